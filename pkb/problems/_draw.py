@@ -1,0 +1,116 @@
+"""One random draw of a rank's inputs: who draws, in which dtype, from which generators."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from pkb.problems._spec import Dtype, torch_dtype
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What `inputs` of a problem draws from.
+
+    Shared draws come out equal on all ranks only if every rank makes them in the same order: never put one
+    behind a condition on the rank.
+    """
+
+    rank: int
+    world_size: int
+    dtype: torch.dtype
+    """Working dtype of floating arguments."""
+    index: int
+    """Number of this draw in the run, from 0; roots, empty splits and the like change with it."""
+    exact: bool
+    """True in exact trials: draw integers so small that every partial sum is exact in bf16."""
+    rng: torch.Generator
+    """This rank's own generator; its device is where the inputs belong."""
+    shared_rng: torch.Generator
+    """A generator in the same state on every rank."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the arguments belong."""
+        return self.rng.device
+
+    def normal(self, *shape: int, scale: float = 1.0) -> torch.Tensor:
+        """N(0, scale^2) of this rank, drawn in float32 and rounded to the working dtype."""
+        return self._normal(shape, self.rng).mul_(scale).to(self.dtype)
+
+    def shared_normal(self, *shape: int, scale: float = 1.0) -> torch.Tensor:
+        """N(0, scale^2), equal on all ranks, rounded to the working dtype."""
+        return self._normal(shape, self.shared_rng).mul_(scale).to(self.dtype)
+
+    def uniform(self, low: float, high: float, *shape: int) -> torch.Tensor:
+        """Uniform in [low, high) of this rank, float32 (cast it yourself)."""
+        return self._uniform(low, high, shape, self.rng)
+
+    def shared_uniform(self, low: float, high: float, *shape: int) -> torch.Tensor:
+        """Uniform in [low, high), equal on all ranks, float32 (cast it yourself)."""
+        return self._uniform(low, high, shape, self.shared_rng)
+
+    def integers(self, low: int, high: int, *shape: int) -> torch.Tensor:
+        """Integers in [low, high) of this rank, int64."""
+        return torch.randint(low, high, shape, generator=self.rng, device=self.device)
+
+    def shared_integers(self, low: int, high: int, *shape: int) -> torch.Tensor:
+        """Integers in [low, high), equal on all ranks, int64."""
+        return torch.randint(low, high, shape, generator=self.shared_rng, device=self.device)
+
+    def exact_terms(self, *shape: int) -> torch.Tensor:
+        """Integers in [-15, 15] of this rank in the working dtype: sums over up to 17 ranks are exact in bf16."""
+        return self.integers(-15, 16, *shape).to(self.dtype)
+
+    def exact_factors(self, *shape: int, num_terms: int) -> torch.Tensor:
+        """Sparse entries in {-1, 0, 1}, non-zero with probability min(1, 32 / sqrt(num_terms)).
+
+        `num_terms` counts all products that one result element sums, over all ranks; |result| then stays
+        below 256 by 8 standard deviations, so it is exact in bf16 in every order.
+        """
+        keep = min(1.0, 32.0 / num_terms**0.5)
+        signs = self.integers(0, 2, *shape) * 2 - 1
+        return (signs * (self.uniform(0.0, 1.0, *shape) < keep)).to(self.dtype)
+
+    def _normal(self, shape: Sequence[int], rng: torch.Generator) -> torch.Tensor:
+        return torch.randn(tuple(shape), generator=rng, device=rng.device, dtype=torch.float32)
+
+    def _uniform(self, low: float, high: float, shape: Sequence[int], rng: torch.Generator) -> torch.Tensor:
+        values = torch.rand(tuple(shape), generator=rng, device=rng.device, dtype=torch.float32)
+        return values.mul_(high - low).add_(low)
+
+
+@dataclass(frozen=True)
+class DrawSeeds:
+    """Seeds of one draw for one rank. A rank gets its own and the shared one, never a peer's."""
+
+    own: int
+    shared: int
+
+
+def derive_seeds(secret: bytes, *, problem: str, size: str, index: int, rank: int) -> DrawSeeds:
+    """Seeds of one draw, derived from the run's secret; without it none can be told from another."""
+
+    def seed(*parts: str) -> int:
+        text = "\0".join((problem, size, str(index), *parts)).encode()
+        return int.from_bytes(hashlib.blake2b(text, key=secret, digest_size=8).digest(), "little") >> 1
+
+    return DrawSeeds(own=seed("rank", str(rank)), shared=seed("shared"))
+
+
+def make_draw(
+    seeds: DrawSeeds, *, rank: int, world_size: int, dtype: Dtype, index: int, exact: bool, device: str
+) -> Draw:
+    """A draw whose generators start from the given seeds on the given device."""
+    return Draw(
+        rank=rank,
+        world_size=world_size,
+        dtype=torch_dtype(dtype),
+        index=index,
+        exact=exact,
+        rng=torch.Generator(device).manual_seed(seeds.own),
+        shared_rng=torch.Generator(device).manual_seed(seeds.shared),
+    )

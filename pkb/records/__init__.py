@@ -1,0 +1,1 @@
+"""What is written down: verdicts, solutions, fingerprints, errors. Standard library and pydantic only."""
