@@ -105,7 +105,7 @@ class ExactValues:
 
     def values(self, got: torch.Tensor, want: torch.Tensor, dtype: Dtype) -> Leaf:
         """Compare as numbers."""
-        return _exact_leaf(~(got.double() == want.double()))
+        return _exact_leaf(~(_wide(got) == _wide(want)))
 
 
 @dataclass(frozen=True)
@@ -125,25 +125,32 @@ ELEMENTS = Bound(rms=0.1, rel=0.02)
 
 @dataclass(frozen=True)
 class Relative:
-    """||got - want|| / ||want|| at most the dtype's tolerance; optionally bounds per element and per row."""
+    """||got - want|| / ||want|| at most the dtype's tolerance; optionally bounds per element and per row.
+
+    Outputs that are integers or booleans have to be exact: ids and counts are never nearly right.
+    """
 
     tolerance: Mapping[str, float]
     elements: Bound | None = None
     rows: float | None = None
-    """Largest ||error of a row|| / ||row||, rows along the last dimension; a zero row must be exactly zero."""
+    """Largest ||error of a row|| / ||row||, rows along the last dimension; a zero row must be exactly 0."""
 
     def values(self, got: torch.Tensor, want: torch.Tensor, dtype: Dtype) -> Leaf:
         """Compare in float64; where `want` is not finite, `got` must be the same."""
         import torch
 
-        got64, want64 = got.double(), want.double()
+        if not (want.is_floating_point() or want.is_complex()):
+            return Exact().values(got, want, dtype)
+        got64, want64 = _wide(got), _wide(want)
         tolerance = self.tolerance[dtype]
         finite = torch.isfinite(want64)
         bad = torch.where(finite, ~torch.isfinite(got64), ~_same_nonfinite(got64, want64))
         if bool(bad.any()):
-            return Leaf(bad, "non-finite values where finite ones are expected, or the reverse", None, tolerance)
-        diff = torch.where(finite, got64 - want64, 0.0).abs_()
-        truth = torch.where(finite, want64, 0.0).abs_()
+            return Leaf(
+                bad, "non-finite values where finite ones are expected, or the reverse", None, tolerance
+            )
+        diff = torch.where(finite, got64 - want64, 0.0).abs()
+        truth = torch.where(finite, want64, 0.0).abs()
         error = _ratio(float(diff.norm()), float(truth.norm()))
         for bad, detail in self._violations(diff, truth, error, dtype):
             return Leaf(bad, detail, _finite_or_none(error), tolerance)
@@ -157,23 +164,21 @@ class Relative:
         tolerance = self.tolerance[dtype]
         if error > tolerance:
             bad = diff > tolerance * (truth + rms)
-            yield (bad if bool(bad.any()) else diff > 0), f"relative error {error:.3g}, at most {tolerance:g} passes"
+            shown = bad if bool(bad.any()) else diff > 0
+            yield shown, f"relative error {error:.3g}, at most {tolerance:g} passes"
         if self.elements is not None and dtype in self.elements.dtypes:
             e = self.elements
             bad = diff > e.rms * rms + e.rel * truth + e.floor
             if bool(bad.any()):
-                yield bad, (
-                    f"{int(bad.sum())} elements are off by more than {e.rms:g} rms + {e.rel:g} |expected|"
-                    f" + {e.floor:g}"
-                )
+                bound = f"{e.rms:g} rms + {e.rel:g} |expected| + {e.floor:g}"
+                yield bad, f"{int(bad.sum())} elements are off by more than {bound}"
         if self.rows is not None and diff.dim() > 0:
             row_error, row_norm = diff.norm(dim=-1), truth.norm(dim=-1)
             bad_rows = row_error > self.rows * row_norm
             if bool(bad_rows.any()):
-                yield (
-                    bad_rows.unsqueeze(-1) & (diff > 0),
-                    f"{int(bad_rows.sum())} rows have a relative error above {self.rows:g}",
-                )
+                mean_bound = self.rows * row_norm / math.sqrt(max(1, diff.shape[-1]))
+                bad = bad_rows.unsqueeze(-1) & (diff > mean_bound.unsqueeze(-1))
+                yield bad, f"{int(bad_rows.sum())} rows have a relative error above {self.rows:g}"
 
 
 def exact() -> Exact:
@@ -181,7 +186,9 @@ def exact() -> Exact:
     return Exact()
 
 
-def relative(*, bf16: float, fp32: float, elements: Bound | None = None, rows: float | None = None) -> Relative:
+def relative(
+    *, bf16: float, fp32: float, elements: Bound | None = None, rows: float | None = None
+) -> Relative:
     """Relative error in the Frobenius norm, with a tolerance for each working dtype."""
     return Relative({"bf16": bf16, "fp32": fp32}, elements, rows)
 
@@ -298,6 +305,13 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
         tensor = torch.view_as_real(tensor.contiguous())
     integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
     return tensor.contiguous().view(integer)
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers in float64, or complex128: a plain cast would drop imaginary parts."""
+    import torch
+
+    return tensor.to(torch.complex128) if tensor.is_complex() else tensor.double()
 
 
 def _exact_leaf(bad: torch.Tensor) -> Leaf:

@@ -62,7 +62,7 @@ class Draw:
         return torch.randint(low, high, shape, generator=self.shared_rng, device=self.device)
 
     def exact_terms(self, *shape: int) -> torch.Tensor:
-        """Integers in [-15, 15] of this rank in the working dtype: sums over up to 17 ranks are exact in bf16."""
+        """Integers in [-15, 15] of this rank in the working dtype: sums of up to 17 are exact in bf16."""
         return self.integers(-15, 16, *shape).to(self.dtype)
 
     def exact_factors(self, *shape: int, num_terms: int) -> torch.Tensor:
@@ -73,7 +73,8 @@ class Draw:
         """
         keep = min(1.0, 32.0 / num_terms**0.5)
         signs = self.integers(0, 2, *shape) * 2 - 1
-        return (signs * (self.uniform(0.0, 1.0, *shape) < keep)).to(self.dtype)
+        nonzero = self.uniform(0.0, 1.0, *shape) < keep
+        return torch.where(nonzero, signs, 0).to(self.dtype)
 
     def _normal(self, shape: Sequence[int], rng: torch.Generator) -> torch.Tensor:
         return torch.randn(tuple(shape), generator=rng, device=rng.device, dtype=torch.float32)

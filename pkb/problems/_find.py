@@ -74,7 +74,7 @@ def read_problem(folder: Path) -> Problem:
     }
     try:
         exec(compile(statement.group(), str(path), "exec"), names)
-    except (NameError, TypeError, ValueError) as error:
+    except (NameError, SyntaxError, TypeError, ValueError) as error:
         raise UsageError(f"{path}: PROBLEM must be made of literals and checks only ({error}).") from error
     problem: Problem = names["PROBLEM"]
     return with_identity(problem, folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
 import inspect
@@ -83,6 +84,18 @@ class Problem:
     def contract(self) -> str:
         """Docstring of `reference.py`: what each rank holds and must return."""
         return inspect.cleandoc(_docstring(self.reference_path))
+
+    def argument_names(self) -> tuple[str, ...]:
+        """Names of the positional arguments of the reference's `solution`, in order."""
+        tree = ast.parse(self.reference_path.read_text(encoding="utf-8"))
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and node.name == "solution":
+                return tuple(argument.arg for argument in (*node.args.posonlyargs, *node.args.args))
+        raise UsageError(f"{self.reference_path}: expected a function solution(...), found none.")
+
+    def num_arguments(self) -> int:
+        """How many positional arguments a solution has to take."""
+        return len(self.argument_names())
 
     def load(self) -> Judgeside:
         """Import `problem.py` (needs torch) and return its functions.

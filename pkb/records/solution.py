@@ -70,9 +70,7 @@ def _files_of(main: Path) -> list[Path]:
     if main.name != "solution.py":
         files = [main]
     else:
-        files = sorted(
-            f for f in main.parent.rglob("*") if f.suffix in _SUFFIXES and "__pycache__" not in f.parts
-        )
+        files = sorted(f for f in main.parent.rglob("*") if f.suffix in _SUFFIXES and "__pycache__" not in f.parts)
     total = sum(f.stat().st_size for f in files)
     if total > _MAX_BYTES:
         raise UsageError(f"{main}: {total} bytes of source, at most {_MAX_BYTES} are judged.")

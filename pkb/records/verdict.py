@@ -268,9 +268,9 @@ class Verdict(Record):
             raise ValueError(f"a speedup on a verdict that is {self.status}")
         if self.device is DeviceMode.SHARED_GPU and any(t.speedup is not None for t in self.timings):
             raise ValueError("shared-gpu never gives a speedup")
-        if self.status is Status.CORRECT and not self.build_only:
-            if not self.trials or not all(t.passed for t in self.trials):
-                raise ValueError("correct needs at least one trial, and every trial passed")
+        all_passed = bool(self.trials) and all(t.passed for t in self.trials)
+        if self.status is Status.CORRECT and not self.build_only and not all_passed:
+            raise ValueError("correct needs at least one trial, and every trial passed")
         return self
 
     @property

@@ -1,5 +1,6 @@
 """Judge's side of allreduce."""
 
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
@@ -43,7 +44,33 @@ def oracle(inputs_of_all_ranks: list[tuple[Any, ...]], world_size: int) -> list[
 
 
 def cost(size: Size, world_size: int, dtype: Dtype) -> Cost:
-    # Peer copies: reduce-scatter and all-gather each move n (W-1)/W elements into a rank.
+    # Peer copies: reduce-scatter and all-gather each move n (W-1)/W elements into a rank. With a switch that
+    # adds and multicasts: n elements leave for the sums of all slices, n/W for the copies of the own slice's
+    # sum.
     num_elems, share = prod(size["shape"]), (world_size - 1) / world_size
     num_bytes = num_elems * dtype_bytes(dtype)
-    return Cost(link_bytes=2 * num_bytes * share, hbm_bytes=2 * num_bytes, flops=num_elems * share)
+    return Cost(
+        link_bytes=num_bytes * min(2 * share, 1 + 1 / world_size),
+        hbm_bytes=2 * num_bytes,
+        flops=num_elems * share,
+    )
+
+
+def near_misses(
+    expected: list[Any], inputs_of_all_ranks: list[tuple[Any, ...]]
+) -> Iterator[tuple[str, list[Any]]]:
+    world_size = len(expected)
+    if world_size == 1:
+        return
+    own = [tensor.double() for (tensor,) in inputs_of_all_ranks]
+    yield "mean instead of sum", [total / world_size for total in expected]
+    yield "own part added twice", [total + part for total, part in zip(expected, own, strict=True)]
+    yield "own part missing", [total - part for total, part in zip(expected, own, strict=True)]
+    half = max(1, expected[0].numel() // 2)
+    yield (
+        "second half not summed",
+        [
+            torch.cat((total.flatten()[:half], part.flatten()[half:])).view_as(total)
+            for total, part in zip(expected, own, strict=True)
+        ],
+    )

@@ -1,0 +1,3 @@
+// NVRTC has no standard headers; CUDA's mathematical functions are built in.
+
+#pragma once

@@ -1,0 +1,3 @@
+// NVRTC has no standard headers; printf, assert and malloc are built in for device code.
+
+#pragma once

@@ -1,0 +1,1 @@
+"""Judging a candidate: its phases, and the explanation of what failed."""

@@ -1,0 +1,224 @@
+"""The run of one candidate: its trials, its timing, its audit, and the reason when one of them fails."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from pkb.judging import audit
+from pkb.judging.baseline import BaselineRanks
+from pkb.judging.check import TrialOutcome, Truth, check_trial, compare_ranks, result_of
+from pkb.judging.config import JudgeConfig
+from pkb.judging.draft import Draft, Stop
+from pkb.judging.explain import Call, explain
+from pkb.judging.roofline import speed_of_light
+from pkb.judging.schedule import Schedule, TrialPlan, skewed_calls
+from pkb.judging.timing import Block, Blocks, speedup_interval
+from pkb.launch.device import hardware_profile
+from pkb.launch.plan import Profile, ProfileAnswer
+from pkb.launch.ranks import RankFailure, RankSet
+from pkb.launch.wire import ProtocolError
+from pkb.records.verdict import Cause, DeviceMode, Failure, Phase, Status, Timing
+
+_NUM_RERUNS = 2
+_HEAVY_RESULT_BYTES = 64 * 1024**2
+"""Results larger than this are verified after the last timed block only."""
+
+
+@dataclass
+class Candidate:
+    """One loaded candidate on its ranks."""
+
+    truth: Truth
+    ranks: RankSet
+    draft: Draft
+
+    @property
+    def _config(self) -> JudgeConfig:
+        return self.truth.config
+
+    @property
+    def _schedule(self) -> Schedule:
+        return self.truth.schedule
+
+    def check(self) -> None:
+        """Run all trials.
+
+        Raises:
+            Stop: a rank failed, a result is wrong, or an input was changed.
+        """
+        trials = self._schedule.trials
+        for plan in trials:
+            kind = "exact trial" if plan.exact else f"trial {plan.index + 1} of {self._config.trials}"
+            with self.draft.phase(Phase.CHECK, f"{kind}: {len(plan.calls)} calls"):
+                # The first trial may map peers' memory and compile: those who do get the build's time for it.
+                outcome = self._run(plan, self._config.deadline_s + (plan is trials[0]) * 60.0)
+                self.draft.trials += outcome.trials
+            if not outcome.passed:
+                self._stop_at(plan, outcome)
+            self.truth.forget()
+
+    def time(self, baseline: BaselineRanks | None) -> None:
+        """Time all sizes that the schedule names, then audit the candidate.
+
+        Raises:
+            Stop: a rank failed, a timed result is wrong, or a time is not credible.
+        """
+        for size, draws in self._schedule.timed.items():
+            with self.draft.phase(Phase.TIME, f"size {size}"):
+                timing = self._time_size(size, draws, baseline)
+            self.draft.timings.append(timing)
+            for cause, reason in (
+                (Cause.TOO_FAST, audit.too_fast(timing)),
+                (Cause.CLOCKS_DISAGREE, audit.clocks_disagree(timing)),
+            ):
+                if reason:
+                    raise Stop(Status.REFUSED, Failure(phase=Phase.AUDIT, cause=cause, detail=reason))
+
+    def profile(self) -> None:
+        """Find out by what means the candidate communicates.
+
+        Raises:
+            Stop: a rank failed.
+        """
+        with self.draft.phase(Phase.AUDIT, "profiling one call"):
+            draw = self._schedule.trials[0].calls[-1]
+            messages = self.ranks.request(Profile(draw=draw), self._config.deadline_s)
+            events = [event for m in messages for event in ProfileAnswer.model_validate(m.header).events]
+        called = audit.library_calls(events)
+        self.draft.library = bool(called)
+        self.draft.mechanisms = audit.mechanisms(events)
+        if called:
+            self.draft.note(f"calls library collectives: {', '.join(dict.fromkeys(called))}")
+
+    def _run(self, plan: TrialPlan, deadline_s: float) -> TrialOutcome:
+        world_size = self._config.world_size
+        commands = [skewed_calls(plan, rank, world_size, self.truth.secret) for rank in range(world_size)]
+        messages = self.ranks.request(commands, deadline_s)
+        try:
+            return check_trial(self.truth, plan, messages)
+        except (ProtocolError, ValidationError) as error:
+            raise _tampered(error) from error
+
+    def _stop_at(self, plan: TrialPlan, outcome: TrialOutcome) -> None:
+        """Say what is wrong with a trial and end the judging."""
+        with self.draft.phase(Phase.EXPLAIN, "comparing with plausible wrong answers"):
+            if outcome.failing is not None:
+                found = explain(
+                    self.truth.problem,
+                    self.truth.code,
+                    outcome.calls,
+                    outcome.failing,
+                    self._config.dtype,
+                    self._reruns(plan),
+                )
+                failure = Failure(phase=Phase.CHECK, cause=found.cause, detail=found.detail, mismatch=found.mismatch)
+                raise Stop(Status.WRONG, failure)
+        if outcome.mutated:
+            rank, call, argument = outcome.mutated[0]
+            name = self.truth.problem.argument_names()[argument]
+            detail = (
+                f"rank {rank} changed its input `{name}` (argument {argument}) in call {call} of trial"
+                f" {plan.index}: inputs must stay bit-identical. Work on a copy."
+            )
+            raise Stop(Status.MUTATED_INPUT, Failure(phase=Phase.CHECK, cause=Cause.MUTATED, detail=detail))
+        rank, tensor = outcome.changed_later[0]
+        detail = (
+            f"rank {rank}: tensor {tensor} of the result changed after solution had returned, in trial"
+            f" {plan.index}: a peer still writes to it. A returned tensor must stay intact until the rank calls"
+            " solution again."
+        )
+        raise Stop(Status.WRONG, Failure(phase=Phase.CHECK, cause=Cause.OVERWRITTEN, detail=detail))
+
+    def _reruns(self, plan: TrialPlan) -> list[tuple[Call, ...]]:
+        """The same trial again, to tell a race from a fixed mistake."""
+        outcomes = []
+        for _ in range(_NUM_RERUNS):
+            try:
+                outcomes.append(self._run(plan, self._config.deadline_s).calls)
+            except RankFailure:
+                # It has already failed once; that it now hangs or crashes instead adds no explanation.
+                break
+        return outcomes
+
+    def _time_size(self, size: str, draws: Sequence[int], baseline: BaselineRanks | None) -> Timing:
+        config = self._config
+        ours = Blocks(self.ranks, draws, block_ms=config.block_ms, deadline_s=config.deadline_s)
+        theirs = baseline.blocks(size) if baseline is not None else None
+        ours.warm_up()
+        if theirs is not None:
+            theirs.warm_up()
+        candidate_us: list[float] = []
+        baseline_us: list[float] = []
+        for round_ in range(config.rounds):
+            last = round_ == config.rounds - 1
+            # Candidate and baseline swap places from round to round (ABBA), so that drift cancels.
+            if theirs is not None and round_ % 2 == 0:
+                baseline_us.append(theirs.run().time_us)
+            block = ours.run(return_result=last or not self._is_heavy(size))
+            candidate_us.append(block.time_us)
+            if theirs is not None and round_ % 2 == 1:
+                baseline_us.append(theirs.run().time_us)
+            if last or not self._is_heavy(size):
+                self._verify(block, round_)
+        parent_us = ours.parent_us()
+        self.truth.forget()
+        return self._timing(size, candidate_us, baseline_us, ours.iterations, parent_us)
+
+    def _timing(
+        self,
+        size: str,
+        candidate_us: list[float],
+        baseline_us: list[float],
+        iterations: int,
+        parent_us: float | None,
+    ) -> Timing:
+        time_us = statistics.median(candidate_us)
+        reference_us = statistics.median(baseline_us) if baseline_us else None
+        problem, config = self.truth.problem, self._config
+        light = None
+        if self.draft.mode is DeviceMode.CUDA:
+            hardware = hardware_profile(self.draft.device_name)
+            if hardware is not None:
+                cost = self.truth.code.cost(problem.sizes[size], config.world_size, config.dtype)
+                light = speed_of_light(cost, config.dtype, hardware)
+        return Timing(
+            size=size,
+            candidate_us=time_us,
+            baseline_us=reference_us,
+            speedup=reference_us / time_us if reference_us is not None else None,
+            speedup_interval=speedup_interval(baseline_us, candidate_us) if baseline_us else None,
+            candidate_samples_us=tuple(candidate_us),
+            baseline_samples_us=tuple(baseline_us),
+            iterations=iterations,
+            parent_us=parent_us,
+            sol_us=light.time_us if light is not None else None,
+            sol_bound=light.bound if light is not None else None,
+        )
+
+    def _verify(self, block: Block, round_: int) -> None:
+        """Compare the results of a block's last iteration with the oracle."""
+        inputs, want = self.truth.of(block.last_draw)
+        try:
+            got = [result_of(message, self.truth.device) for message in block.messages]
+        except (ProtocolError, ValidationError) as error:
+            raise _tampered(error) from error
+        if all(c.passed for c in compare_ranks(self.truth, False, got, want)):
+            return
+        draw = self._schedule.draws[block.last_draw]
+        call = Call(draw.size, draw.index, False, inputs, want, got)
+        found = explain(self.truth.problem, self.truth.code, [call], 0, self._config.dtype)
+        detail = f"correct in all trials, but wrong while it was timed (round {round_}): {found.detail}"
+        raise Stop(Status.WRONG, Failure(phase=Phase.TIME, cause=found.cause, detail=detail, mismatch=found.mismatch))
+
+    def _is_heavy(self, size: str) -> bool:
+        cost = self.truth.code.cost(self.truth.problem.sizes[size], self._config.world_size, self._config.dtype)
+        return cost.hbm_bytes > _HEAVY_RESULT_BYTES
+
+
+def _tampered(error: Exception) -> Stop:
+    detail = f"an answer of a rank is not in the judge's format: {error}"
+    return Stop(Status.REFUSED, Failure(phase=Phase.CHECK, cause=Cause.FORBIDDEN, detail=detail))

@@ -1,0 +1,158 @@
+"""Comparing the results of all ranks with the oracle, which is evaluated here, in the judge's own process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pkb.judging.config import JudgeConfig
+from pkb.judging.explain import Call, check_for
+from pkb.judging.schedule import Schedule, TrialPlan
+from pkb.launch import wire
+from pkb.launch.plan import BlockAnswer, CallsAnswer
+from pkb.problems._check import Comparison, compare
+from pkb.problems._draw import derive_seeds, make_draw
+from pkb.problems._spec import Judgeside, Problem
+from pkb.records.verdict import Trial
+
+
+@dataclass(frozen=True)
+class TrialOutcome:
+    """What a trial's calls returned, compared."""
+
+    trials: tuple[Trial, ...]
+    """One record for each size."""
+    calls: tuple[Call, ...]
+    failing: int | None
+    """Number of the first call with a wrong result."""
+    mutated: tuple[tuple[int, int, int], ...]
+    """(rank, call, argument) of inputs that were changed."""
+    changed_later: tuple[tuple[int, int], ...]
+    """(rank, tensor of the last call's result) that were changed after the call had returned."""
+
+    @property
+    def passed(self) -> bool:
+        """Everything was right and untouched."""
+        return self.failing is None and not self.mutated and not self.changed_later
+
+
+@dataclass
+class Truth:
+    """Inputs of all ranks and what the oracle makes of them; draws again what the ranks have drawn."""
+
+    problem: Problem
+    code: Judgeside
+    config: JudgeConfig
+    schedule: Schedule
+    secret: bytes
+    device: str
+    _known: dict[int, tuple[list[tuple[Any, ...]], list[Any]]] = field(default_factory=dict)
+
+    def of(self, position: int) -> tuple[list[tuple[Any, ...]], list[Any]]:
+        """Inputs and expected results of all ranks for one draw of the schedule."""
+        if position not in self._known:
+            inputs = [self._inputs(position, rank) for rank in range(self.config.world_size)]
+            self._known[position] = inputs, self.code.oracle(inputs, self.config.world_size)
+        return self._known[position]
+
+    def forget(self) -> None:
+        """Free the memory of all draws."""
+        self._known.clear()
+
+    def _inputs(self, position: int, rank: int) -> tuple[Any, ...]:
+        draw = self.schedule.draws[position]
+        seeds = derive_seeds(self.secret, problem=self.problem.id, size=draw.size, index=draw.index, rank=rank)
+        return self.code.inputs(
+            self.problem.sizes[draw.size],
+            make_draw(
+                seeds,
+                rank=rank,
+                world_size=self.config.world_size,
+                dtype=self.config.dtype,
+                index=draw.index,
+                exact=draw.exact,
+                device=self.device,
+            ),
+        )
+
+
+def check_trial(truth: Truth, plan: TrialPlan, messages: Sequence[wire.Message]) -> TrialOutcome:
+    """Compare every result of every rank of one trial."""
+    answers = [CallsAnswer.model_validate(message.header) for message in messages]
+    results = [_results(a, m.payload, truth.device) for a, m in zip(answers, messages, strict=True)]
+    calls: list[Call] = []
+    comparisons: list[list[Comparison]] = []
+    for number, position in enumerate(plan.calls):
+        draw = truth.schedule.draws[position]
+        inputs, want = truth.of(position)
+        got = [rank_results[number] for rank_results in results]
+        calls.append(Call(draw.size, draw.index, draw.exact, inputs, want, got))
+        comparisons.append(compare_ranks(truth, draw.exact, got, want))
+    wrong = [n for n, ranks in enumerate(comparisons) if not all(c.passed for c in ranks)]
+    return TrialOutcome(
+        trials=tuple(_records(truth, plan, comparisons)),
+        calls=tuple(calls),
+        failing=wrong[0] if wrong else None,
+        mutated=tuple((rank, n, i) for rank, a in enumerate(answers) for n, i in a.mutated),
+        changed_later=tuple((rank, i) for rank, a in enumerate(answers) for i in a.changed_later),
+    )
+
+
+def compare_ranks(truth: Truth, exact: bool, got: Sequence[Any], want: Sequence[Any]) -> list[Comparison]:
+    """Compare one call's results, rank by rank."""
+    check = check_for(truth.problem, exact)
+    return [compare(check, g, w, truth.config.dtype) for g, w in zip(got, want, strict=True)]
+
+
+def result_of(message: wire.Message, device: str) -> Any:
+    """The result that a timed block sent back."""
+    answer = BlockAnswer.model_validate(message.header)
+    value, _ = wire.rebuild(answer.result or {}, message.payload)
+    return _to_device(value, device)
+
+
+def _results(answer: CallsAnswer, payload: bytearray, device: str) -> list[Any]:
+    """All results that a rank returned in a trial, in order of the calls."""
+    values, offset = [], 0
+    for description in answer.results:
+        value, offset = wire.rebuild(description, payload, offset)
+        values.append(_to_device(value, device))
+    return values
+
+
+def _to_device(value: Any, device: str) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if type(value) in (tuple, list):
+        return type(value)(_to_device(item, device) for item in value)
+    if isinstance(value, dict):
+        return {key: _to_device(item, device) for key, item in value.items()}
+    return value
+
+
+def _records(truth: Truth, plan: TrialPlan, comparisons: Sequence[Sequence[Comparison]]) -> list[Trial]:
+    """One record for each size of a trial, with the worst of its calls."""
+    records = []
+    sizes = [truth.schedule.draws[position].size for position in plan.calls]
+    for size in dict.fromkeys(sizes):
+        mine = [c for s, ranks in zip(sizes, comparisons, strict=True) if s == size for c in ranks]
+        errors = [c.error for c in mine if c.error is not None]
+        tolerances = [c.tolerance for c in mine if c.tolerance is not None]
+        roundings = [c.rounding_error for c in mine if c.rounding_error is not None]
+        incomparable = any(not c.passed and c.error is None for c in mine)
+        records.append(
+            Trial(
+                size=size,
+                index=plan.index,
+                exact=plan.exact,
+                num_calls=sizes.count(size),
+                error=max(errors) if errors and not incomparable else None,
+                tolerance=max(tolerances) if tolerances else None,
+                rounding_error=max(roundings) if roundings else None,
+                passed=all(c.passed for c in mine),
+            )
+        )
+    return records

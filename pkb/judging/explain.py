@@ -1,0 +1,406 @@
+"""Naming the most plausible reason of a wrong result, with the evidence for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from pkb.judging import patterns
+from pkb.judging.evidence import Evidence, Match, Rules, collect, flatten, locate, name_ranks, unravel
+from pkb.judging.hypotheses import Hypothesis, all_of, families, known_mistakes, mixtures, scalings
+from pkb.judging.patterns import Claim
+from pkb.judging.scene import Budget, Call, Scene
+from pkb.problems._check import Check, Comparison, ExactValues, Finding, Leaf, compare
+from pkb.problems._spec import Dtype, Judgeside, Problem
+from pkb.records.errors import HarnessError
+from pkb.records.verdict import Cause, Mismatch
+
+__all__ = ["Call", "Explanation", "check_for", "explain"]
+
+_ENOUGH = 0.95
+"""Share of the wrong elements that an explanation has to account for."""
+_THIN = 4
+"""With fewer wrong elements a hypothesis may fit by chance, so other calls have to bear it out."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The most plausible reason of a wrong result."""
+
+    cause: Cause
+    detail: str
+    """What went wrong, then the evidence: output, ranks, call, index, got, expected, count."""
+    mismatch: Mismatch | None
+    """First wrong element of the first failing rank; None if container, dtype or shape are wrong."""
+
+
+@dataclass(frozen=True)
+class _ExactFloats:
+    """Exact values where the truth is float64, the problem's own check elsewhere."""
+
+    otherwise: Check
+
+    def values(self, got: torch.Tensor, want: torch.Tensor, dtype: Dtype) -> Leaf:
+        check = ExactValues() if want.dtype == torch.float64 else self.otherwise
+        return check.values(got, want, dtype)
+
+
+def check_for(problem: Problem, exact: bool) -> Check:
+    """The check of a trial: in exact trials every value of a float64 truth must be right."""
+    return _ExactFloats(problem.check) if exact else problem.check
+
+
+def explain(
+    problem: Problem,
+    code: Judgeside,
+    calls: Sequence[Call],
+    failing: int,
+    dtype: Dtype,
+    reruns: Sequence[Sequence[Call]] = (),
+) -> Explanation:
+    """Compare a wrong result with plausible wrong answers and name the one that fits.
+
+    Args:
+        problem: what was to be computed.
+        code: its oracle and near misses.
+        calls: all calls of one trial, in order; they ran back to back.
+        failing: index of the first call with a wrong result.
+        dtype: working dtype.
+        reruns: the same trial run again on identical inputs; they tell races apart.
+
+    Raises:
+        HarnessError: the results of that call are right.
+    """
+    case = _Case(problem, code, calls, failing, dtype)
+    if case.structural:
+        return _structural(case)
+    if not case.evidence:
+        rank, finding = case.first_finding
+        return Explanation(Cause.UNKNOWN, f"{finding.output} on rank {rank}, {case.where}: {finding.detail}.", None)
+    claim = patterns.blanks(case.scene, case.evidence) or _best_hypothesis(case) or _by_shape(case)
+    unsteady = _disagreement(case, reruns)
+    cause = claim.cause
+    if unsteady and cause not in (Cause.STALE, Cause.OVERWRITTEN):
+        cause = Cause.RACE
+    return Explanation(cause, _detail(case, claim, unsteady, cause), _mismatch(case.evidence[0]))
+
+
+class _Case:
+    """A failing call with its comparisons, worked out as far as they are asked for."""
+
+    def __init__(self, problem: Problem, code: Judgeside, calls: Sequence[Call], at: int, dtype: Dtype) -> None:
+        self.calls, self.at, self.call = calls, at, calls[at]
+        self._problem, self._code, self._dtype = problem, code, dtype
+        self.budget = Budget()
+        self.scene = Scene(code, calls, at, self.budget)
+        self.comparisons = self._compare(self.call)
+        self.evidence = self._collect(self.call, self.comparisons)
+        if all(comparison.passed for comparison in self.comparisons):
+            raise HarnessError(f"call {at} of {problem.id} was to be explained, but its results are right")
+
+    @property
+    def structural(self) -> list[tuple[int, Finding]]:
+        """Findings on container, dtype or shape with their ranks."""
+        return [(rank, finding) for rank, finding in self._findings() if finding.kind != "values"]
+
+    @property
+    def first_finding(self) -> tuple[int, Finding]:
+        """The first finding of the first failing rank."""
+        return next(self._findings())
+
+    @property
+    def where(self) -> str:
+        """Names the call within its trial."""
+        return f"call {self.at} (of calls 0 to {len(self.calls) - 1}, size {self.call.size})"
+
+    def rules(self, call: Call) -> Rules:
+        """How close values have to be in a call of this trial."""
+        return Rules(check_for(self._problem, call.exact), self._dtype, call.exact)
+
+    @cached_property
+    def other_failures(self) -> dict[int, tuple[Scene, dict[int, Evidence]]]:
+        """Up to three other calls that fail, later ones first, with the evidence of their ranks."""
+        found: dict[int, tuple[Scene, dict[int, Evidence]]] = {}
+        for at in (*range(self.at + 1, len(self.calls)), *range(self.at)):
+            evidence = self._collect(self.calls[at], self._compare(self.calls[at]))
+            if evidence:
+                found[at] = Scene(self._code, self.calls, at, self.budget), {e.rank: e for e in evidence}
+            if len(found) == 3:
+                break
+        return found
+
+    def _findings(self) -> Iterator[tuple[int, Finding]]:
+        for rank, comparison in enumerate(self.comparisons):
+            for finding in comparison.findings:
+                yield rank, finding
+
+    def _compare(self, call: Call) -> list[Comparison]:
+        check = check_for(self._problem, call.exact)
+        return [compare(check, got, want, self._dtype) for got, want in zip(call.got, call.want, strict=True)]
+
+    def _collect(self, call: Call, comparisons: Sequence[Comparison]) -> list[Evidence]:
+        rules = self.rules(call)
+        each = (
+            collect(rank, comparison, call.got[rank], call.want[rank], rules)
+            for rank, comparison in enumerate(comparisons)
+            if not comparison.passed
+        )
+        return [evidence for evidence in each if evidence is not None]
+
+
+def _structural(case: _Case) -> Explanation:
+    finding = case.structural[0][1]
+    ranks = [r for r, other in case.structural if (other.output, other.detail) == (finding.output, finding.detail)]
+    causes = {"container": Cause.CONTAINER, "dtype": Cause.DTYPE, "shape": Cause.SHAPE}
+    detail = f"The result has the wrong {finding.kind}: {finding.output} on {name_ranks(ranks)}, {case.where}:"
+    return Explanation(causes[finding.kind], f"{detail} {finding.detail}.", None)
+
+
+def _best_hypothesis(case: _Case) -> Claim | None:
+    """The claim that explains most; the search ends with the first one that leaves nothing open."""
+    best: Claim | None = None
+    for family in _all_families(case):
+        claim = _claim_of(case, family)
+        if claim is not None and (best is None or claim.quality > best.quality + 0.02):
+            best = claim
+        if best is not None and best.is_complete(len(case.evidence)):
+            return best
+    directions = [-1, 1] if best is None else [-1] if best.cause is Cause.STALE else [1]
+    if best is None or best.cause in (Cause.STALE, Cause.OVERWRITTEN):
+        for claim in filter(None, (_mixture(case, direction) for direction in directions)):
+            if best is None or claim.quality > best.quality + 0.02:
+                best = claim
+    return best
+
+
+def _all_families(case: _Case) -> Iterator[list[Hypothesis]]:
+    for number, family in enumerate(families(case.scene, [e.rank for e in case.evidence])):
+        yield family
+        if number == 0:
+            yield scalings(case.scene, patterns.factor(case.evidence[0]))
+
+
+def _claim_of(case: _Case, family: Sequence[Hypothesis]) -> Claim | None:
+    """What the members of one family say about the failing ranks; None unless one fits the first of them."""
+    first, *others = case.evidence
+    best = _fitting(case, family, first)
+    if best is None:
+        return None
+    hypothesis, match = best
+    says = {first.rank: hypothesis.says.replace("<rank>", str(first.rank))}
+    for evidence in others:
+        again = _fitting(case, [hypothesis], evidence) or _fitting(case, family, evidence)
+        if again is not None:
+            says[evidence.rank] = again[0].says.replace("<rank>", str(evidence.rank))
+    explained = len(says) / len(case.evidence)
+    return Claim(hypothesis.cause, says, match.share, match.coverage, match.share + match.coverage + explained)
+
+
+def _fitting(case: _Case, family: Sequence[Hypothesis], evidence: Evidence) -> tuple[Hypothesis, Match] | None:
+    """The member that fits a rank's wrong elements; of several, the one that predicts them most closely."""
+    best: tuple[Hypothesis, Match] | None = None
+    for hypothesis in family:
+        match = _fit(hypothesis, case.scene, evidence)
+        if match is None or (best is not None and match.coverage <= best[1].coverage):
+            continue
+        if _is_borne_out(case, hypothesis, evidence):
+            best = hypothesis, match
+            if match.coverage >= 0.99 and match.share >= 0.99:
+                break
+    return best
+
+
+def _fit(hypothesis: Hypothesis, scene: Scene, evidence: Evidence) -> Match | None:
+    if evidence.num_wrong < hypothesis.min_elems:
+        return None
+    answer = hypothesis.answer(scene, evidence.rank)
+    match = None if answer is None else evidence.match(answer)
+    if match is None or match.share < _ENOUGH or match.residual > hypothesis.residual:
+        return None
+    return match if match.coverage >= hypothesis.coverage else None
+
+
+def _is_borne_out(case: _Case, hypothesis: Hypothesis, evidence: Evidence) -> bool:
+    """Whether other calls agree, where that has to be asked."""
+    if not hypothesis.every_call and evidence.num_wrong >= _THIN:
+        return True
+    fits = {
+        at: _fit(hypothesis, scene, others[evidence.rank]) is not None
+        for at, (scene, others) in case.other_failures.items()
+        if evidence.rank in others
+    }
+    if hypothesis.every_call:
+        later = range(case.at + 1, min(case.at + 4, len(case.calls)))
+        return len(later) > 0 and all(fits.get(at, False) for at in later)
+    return any(fits.values()) or not fits
+
+
+def _mixture(case: _Case, direction: int) -> Claim | None:
+    """Wrong elements that each come from data of another call, but of several ranks."""
+    options = mixtures(case.scene, direction)
+    found = {
+        evidence.rank: union
+        for evidence in case.evidence
+        if evidence.num_wrong >= 4 * _THIN and (union := _union(case.scene, evidence, options)) is not None
+    }
+    first = case.evidence[0]
+    if first.rank not in found:
+        return None
+    cause = Cause.STALE if direction < 0 else Cause.OVERWRITTEN
+    whole = all_of(case.scene, direction, found[first.rank][0])
+    if _fit(whole, case.scene, first) is not None:
+        return _claim_of(case, [all_of(case.scene, direction, ranks) for ranks, _ in found.values()])
+    says = {
+        rank: f"each wrong element has the data of one or more of {name_ranks(ranks)} from {options[0][1].says}"
+        for rank, (ranks, _) in found.items()
+    }
+    share = found[first.rank][1]
+    return Claim(cause, says, share, quality=share)
+
+
+def _union(
+    scene: Scene, evidence: Evidence, options: Sequence[tuple[tuple[int, ...], Hypothesis]]
+) -> tuple[list[int], float] | None:
+    """Ranks and share of the wrong elements explained by any of the options; None if too few are."""
+    covered: torch.Tensor | None = None
+    ranks: set[int] = set()
+    for subset, hypothesis in options:
+        # Larger sets cost many oracle calls: only where the single ranks have shown that it is worth it.
+        if len(subset) == 2 and (covered is None or float(covered.float().mean()) < 0.25):
+            return None
+        answer = hypothesis.answer(scene, evidence.rank)
+        match = None if answer is None else evidence.match(answer)
+        if match is None:
+            continue
+        hits = match.hits if covered is None else match.hits & ~covered
+        covered = match.hits if covered is None else covered | match.hits
+        # A hit on one element in fifty may be chance.
+        if float(hits.float().mean()) > 0.02:
+            ranks |= set(subset)
+        if float(covered.float().mean()) >= 0.99:
+            break
+    share = 0.0 if covered is None else float(covered.float().mean())
+    return (sorted(ranks), share) if share >= _ENOUGH and ranks else None
+
+
+def _by_shape(case: _Case) -> Claim:
+    """What can be said when no other answer fits: noise, a part of the output, or only where it is wrong."""
+    return (
+        patterns.leftover_zeros(case.evidence)
+        or patterns.noise(case.evidence)
+        or patterns.wrong_part(case.evidence)
+        or Claim(Cause.UNKNOWN, {e.rank: "no plausible wrong answer that was tried fits" for e in case.evidence})
+    )
+
+
+def _disagreement(case: _Case, reruns: Sequence[Sequence[Call]]) -> str:
+    """A clause on how runs on identical inputs differ; empty if they agree up to rounding."""
+    differing = [place for again in reruns if (place := _first_difference(case, again))]
+    if not differing:
+        return ""
+    counts = f"{len(differing)} of {len(reruns)} reruns"
+    return f"{counts} on identical inputs gave another result, first {differing[0]}"
+
+
+def _first_difference(case: _Case, again: Sequence[Call]) -> str:
+    for at, (before, after) in enumerate(zip(case.calls, again, strict=False)):
+        rules = case.rules(before)
+        for rank, (one, two) in enumerate(zip(before.got, after.got, strict=True)):
+            ours, theirs = flatten(one), flatten(two)
+            for path in ours.keys() & theirs.keys():
+                count = _num_different(ours[path], theirs[path], rules)
+                if count:
+                    return f"in {count} of {ours[path].numel()} elements of {path} on rank {rank}, call {at}"
+    return ""
+
+
+def _num_different(one: torch.Tensor, two: torch.Tensor, rules: Rules) -> int:
+    if one.shape != two.shape:
+        return max(one.numel(), two.numel())
+    a, b = one.double(), two.double()
+    same = (a == b) | (torch.isnan(a) & torch.isnan(b))
+    slack = rules.slack(one.dtype)
+    if slack > 0.0:
+        finite = torch.where(torch.isfinite(a), a, 0.0)
+        rms = float(finite.square().mean().sqrt()) if a.numel() else 0.0
+        same |= (a - b).abs() <= slack * (a.abs() + rms)
+    return int((~same).sum())
+
+
+def _detail(case: _Case, claim: Claim, unsteady: str, cause: Cause) -> str:
+    sentences = []
+    told = _told(claim.says)
+    if cause is Cause.RACE:
+        sentences.append(f"A race: {unsteady}. In this run: {told}.")
+    else:
+        sentences.append(f"{told[0].upper()}{told[1:]}.")
+        if unsteady:
+            sentences.append(f"It depends on timing: {unsteady}.")
+    known = _known_mistake(case, claim)
+    if known:
+        sentences.append(f"That is a known mistake: {known}.")
+    rest = [evidence.rank for evidence in case.evidence if evidence.rank not in claim.says]
+    if rest:
+        sentences.append(f"The result on {name_ranks(rest)} is wrong in another way.")
+    if claim.coverage < 0.9:
+        sentences.append(f"This is so in about {claim.coverage:.0%} of the elements where it would show.")
+    if claim.cause is Cause.UNKNOWN and case.budget.was_spent:
+        sentences.append("Not every hypothesis was tried: the oracle takes too long at this size.")
+    if claim.share < 1.0:
+        sentences.append(f"It accounts for {claim.share:.1%} of the wrong elements.")
+    if case.evidence[0].num_wrong < _THIN and claim.cause is not Cause.UNKNOWN and not case.other_failures:
+        sentences.append(f"Only {case.evidence[0].num_wrong} wrong element(s) speak for it.")
+    return " ".join([*sentences, _evidence(case, claim)])
+
+
+def _known_mistake(case: _Case, claim: Claim) -> str:
+    """Name of the problem's near miss that another claim amounts to; empty if there is none."""
+    if claim.cause not in (Cause.SCALED, Cause.OWN_DATA_ONLY, Cause.PERMUTED_RANKS, Cause.UNWRITTEN):
+        return ""
+    for hypothesis in known_mistakes(case.scene):
+        fits = [_fit(hypothesis, case.scene, evidence) for evidence in case.evidence]
+        if all(match is not None and match.coverage >= 0.9 for match in fits):
+            return hypothesis.says.partition(": ")[2]
+    return ""
+
+
+def _told(says: Mapping[int, str]) -> str:
+    """Clauses with the ranks that each is about, unless one is about all."""
+    by_clause: dict[str, list[int]] = {}
+    for rank, clause in says.items():
+        by_clause.setdefault(clause, []).append(rank)
+    if len(by_clause) == 1:
+        return next(iter(by_clause))
+    return "; ".join(f"on {name_ranks(ranks)} {clause}" for clause, ranks in by_clause.items())
+
+
+def _evidence(case: _Case, claim: Claim) -> str:
+    first = _mismatch(case.evidence[0])
+    ranks = [evidence.rank for evidence in case.evidence]
+    where = locate(case.evidence[0].outputs[0].marks).text
+    region = f", {where}" if claim.cause is Cause.UNKNOWN or claim.coverage < 0.9 else ""
+    finding = case.first_finding[1].detail
+    error = f" ({finding})" if claim.cause in (Cause.UNKNOWN, Cause.PRECISION) and finding else ""
+    at = f"at {list(first.index)} " if first.index else ""
+    return (
+        f"Wrong: {first.output} on {name_ranks(ranks)} of {case.scene.world_size}, {case.where}; first {at}on"
+        f" rank {first.rank}: got {first.got}, expected {first.expected};"
+        f" {first.wrong_elems} of {first.total_elems} elements{region}{error}."
+    )
+
+
+def _mismatch(evidence: Evidence) -> Mismatch:
+    output = evidence.outputs[0]
+    place = int(output.marks.flatten().int().argmax())
+    return Mismatch(
+        rank=evidence.rank,
+        output=output.path,
+        index=unravel(place, output.marks.shape),
+        got=output.shown(output.got, place),
+        expected=output.shown(output.want, place),
+        wrong_elems=output.num_wrong,
+        total_elems=output.num_total,
+    )

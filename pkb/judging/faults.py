@@ -1,0 +1,63 @@
+"""From the way a rank failed to the status of its candidate."""
+
+from __future__ import annotations
+
+from pkb.launch.ranks import RankFailure, describe_exit
+from pkb.records.verdict import Cause, Failure, Phase, RankState, Status
+
+_MAX_LOG_CHARS = 12_000
+
+_FAULT_CAUSES = {
+    "exception": Cause.EXCEPTION,
+    "exit": Cause.EXIT,
+    "out_of_memory": Cause.OUT_OF_MEMORY,
+    "import": Cause.IMPORT,
+    "compile": Cause.COMPILE,
+    "no_solution": Cause.NO_SOLUTION,
+    "arity": Cause.ARITY,
+}
+_BUILD_FAULTS = {"import", "compile", "no_solution", "arity"}
+
+
+def failure_of(error: RankFailure, phase: Phase) -> tuple[Status, Failure]:
+    """Status and failure of a candidate whose rank failed in a phase."""
+    building = phase is Phase.BUILD
+    if error.kind == "fault" and error.fault is not None:
+        status = Status.BUILD_FAILED if building or error.fault.kind in _BUILD_FAULTS else Status.CRASHED
+        cause = _FAULT_CAUSES[error.fault.kind]
+        detail = f"rank {error.rank}: {error.fault.text}{_others(error)}"
+    elif error.kind == "died":
+        status = Status.BUILD_FAILED if building else Status.CRASHED
+        code = error.exit_code if error.exit_code is not None else 0
+        cause = Cause.SIGNAL if code < 0 else Cause.EXIT
+        detail = f"rank {error.rank} {_death(error)}{_others(error)}"
+    elif error.kind == "deadline":
+        status = Status.BUILD_FAILED if building else Status.HUNG
+        cause = Cause.DEADLOCK
+        detail = f"{error.text}. " + " ".join(_where(state) for state in error.states)
+    else:
+        status, cause = Status.REFUSED, Cause.FORBIDDEN
+        detail = f"rank {error.rank} wrote to the judge's channel: {error.text}"
+    log = "\n".join(part for part in (error.fault.log if error.fault else "", error.output) if part)
+    return status, Failure(phase=phase, cause=cause, detail=detail, ranks=error.states, log=log[-_MAX_LOG_CHARS:])
+
+
+def _death(error: RankFailure) -> str:
+    """How a rank ended."""
+    if error.exit_code is None:
+        return "closed its channel to the judge"
+    hint = " (the system kills processes with SIGKILL when memory runs out)" if error.exit_code == -9 else ""
+    return f"{describe_exit(error.exit_code)}{hint}"
+
+
+def _others(error: RankFailure) -> str:
+    """What the ranks did that did not fail."""
+    waiting = [s for s in error.states if s.rank != error.rank and s.state.startswith("inside")]
+    if not waiting:
+        return ""
+    return "; meanwhile " + " ".join(_where(state) for state in waiting).rstrip(".")
+
+
+def _where(state: RankState) -> str:
+    place = f" at {state.stack[0]}" if state.stack and not state.state.startswith("waiting for the judge") else ""
+    return f"Rank {state.rank}: {state.state}{place}."

@@ -1,0 +1,153 @@
+"""What will be called, in which order, on which draws and with which skew, derived from the run's secret."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pkb.judging.config import JudgeConfig
+from pkb.launch.plan import CallPlan, DrawPlan, Prepare, RunCalls
+from pkb.problems._draw import derive_seeds
+from pkb.problems._spec import Judgeside, Problem
+
+_HEAVY_BYTES = 256 * 1024**2
+"""Above this many bytes of traffic a call, one trial is made at a size instead of several."""
+_COLD_BYTES = 256 * 1024**2
+"""Timed arguments rotate over at least this much, several times any L2 cache of today."""
+_MAX_TIMED_DRAWS = 16
+_MAX_SKEW_US = 4000
+_NUM_BARRIER_DELAYS = 23  # Prime, so that delays do not fall into step with calls.
+
+
+@dataclass(frozen=True)
+class DrawSpec:
+    """One draw of all ranks' arguments."""
+
+    size: str
+    index: int
+    exact: bool
+
+
+@dataclass(frozen=True)
+class TrialPlan:
+    """Calls that run back to back, as positions in the schedule's draws."""
+
+    index: int
+    exact: bool
+    calls: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Everything that will be drawn and called."""
+
+    draws: tuple[DrawSpec, ...]
+    trials: tuple[TrialPlan, ...]
+    timed: dict[str, tuple[int, ...]]
+    """For each timed size the positions of the draws that its blocks rotate over."""
+    light_trials: tuple[str, ...]
+    """Sizes so large that they were given one trial only."""
+
+    def only_timed(self) -> Schedule:
+        """The part that a baseline needs: the draws of timed sizes, numbered anew."""
+        positions = [p for draws in self.timed.values() for p in draws]
+        renumbered = {old: new for new, old in enumerate(positions)}
+        timed = {size: tuple(renumbered[p] for p in draws) for size, draws in self.timed.items()}
+        return Schedule(tuple(self.draws[p] for p in positions), (), timed, ())
+
+    def prepare(self, problem: Problem, config: JudgeConfig, secret: bytes, rank: int, max_bytes: int) -> Prepare:
+        """The command that makes a rank draw its arguments; it holds seeds of this rank and shared ones only."""
+        plans = []
+        for draw in self.draws:
+            seeds = derive_seeds(secret, problem=problem.id, size=draw.size, index=draw.index, rank=rank)
+            plans.append(
+                DrawPlan(
+                    size=draw.size,
+                    index=draw.index,
+                    exact=draw.exact,
+                    own_seed=seeds.own,
+                    shared_seed=seeds.shared,
+                )
+            )
+        return Prepare(problem=str(problem.folder), dtype=config.dtype, draws=tuple(plans), max_result_bytes=max_bytes)
+
+
+def make_schedule(problem: Problem, code: Judgeside, config: JudgeConfig, *, timed: bool) -> Schedule:
+    """Lay out trials and timing for a problem.
+
+    Each trial calls its sizes in runs of two and then once more, in an order of its own: two calls in a row meet
+    the same buffers with new contents, and a change of shape in between meets state that is keyed wrongly.
+    """
+    main = problem.sizes_named(config.size)
+    names = tuple(dict.fromkeys((*problem.sizes_named("tiny"), *main)))
+    heavy = {n for n in names if _traffic(problem, code, config, n) > _HEAVY_BYTES}
+    draws: list[DrawSpec] = []
+    trials: list[TrialPlan] = []
+    order = random.Random(f"{problem.id} {config.size}")
+    for index in range(config.trials + problem.exact_trial):
+        exact = index == config.trials
+        used = [
+            n for n in names if (exact or not problem.sizes[n].get("exact")) and (index == 0 or exact or n not in heavy)
+        ]
+        calls: list[int] = []
+        for name in _order(used, config.calls, order):
+            calls.append(len(draws))
+            draws.append(DrawSpec(name, index=len(draws), exact=exact))
+        trials.append(TrialPlan(index, exact, tuple(calls)))
+    rotation: dict[str, tuple[int, ...]] = {}
+    for name in [n for n in main if timed and not problem.sizes[n].get("exact")]:
+        count = max(2, min(_MAX_TIMED_DRAWS, -(-_COLD_BYTES // int(_traffic(problem, code, config, name)))))
+        rotation[name] = tuple(range(len(draws), len(draws) + count))
+        draws += [DrawSpec(name, index=len(draws) + i, exact=False) for i in range(count)]
+    return Schedule(tuple(draws), tuple(trials), rotation, tuple(sorted(heavy)))
+
+
+def skewed_calls(trial: TrialPlan, rank: int, world_size: int, secret: bytes) -> RunCalls:
+    """A trial's calls for one rank, with random delays that hit another rank at every call."""
+    shared = random.Random(secret + f"skew {trial.index}".encode())
+    own = random.Random(secret + f"skew {trial.index} {rank}".encode())
+    plans = []
+    for draw in trial.calls:
+        slow_host, slow_device, slow_reader = (shared.randrange(world_size) for _ in range(3))
+        plans.append(
+            CallPlan(
+                draw=draw,
+                host_delay_us=own.randrange(_MAX_SKEW_US) if rank == slow_host else 0,
+                device_delay_us=own.randrange(_MAX_SKEW_US) if rank == slow_device else 0,
+                late_read_us=own.randrange(_MAX_SKEW_US) if rank == slow_reader else 0,
+            )
+        )
+    delays = [own.randrange(_MAX_SKEW_US) if own.random() < 0.3 else 0 for _ in range(_NUM_BARRIER_DELAYS)]
+    return RunCalls(calls=tuple(plans), barrier_delays_us=tuple(delays))
+
+
+def rank_bytes(problem: Problem, code: Judgeside, config: JudgeConfig, schedule: Schedule) -> int:
+    """About how much memory a rank needs: every draw, the live arguments, and the results of one trial.
+
+    A call's traffic bounds the bytes of its arguments and results together, each being moved at least once.
+    """
+    per_draw = {n: _traffic(problem, code, config, n) for n in {d.size for d in schedule.draws}}
+    arguments = sum(per_draw[d.size] for d in schedule.draws)
+    results = max(sum(per_draw[schedule.draws[c].size] for c in t.calls) for t in schedule.trials)
+    return int(arguments + results + 2 * sum(per_draw.values()))
+
+
+def max_result_bytes(problem: Problem, code: Judgeside, config: JudgeConfig, schedule: Schedule) -> int:
+    """A bound that no right result reaches, for any size of the schedule."""
+    largest = max(_traffic(problem, code, config, n) for n in {d.size for d in schedule.draws})
+    return int(4 * largest) + 64 * 1024**2
+
+
+def _traffic(problem: Problem, code: Judgeside, config: JudgeConfig, name: str) -> float:
+    """Bytes that one call moves at least, link and memory."""
+    cost = code.cost(problem.sizes[name], config.world_size, config.dtype)
+    return max(1.0, cost.hbm_bytes + cost.link_bytes)
+
+
+def _order(names: Sequence[str], calls: int, order: random.Random) -> list[str]:
+    """Each name `calls` times: runs of two in random order, then the rest in random order."""
+    runs = order.sample(names, len(names))
+    rest = [name for name in names for _ in range(calls - 2)]
+    order.shuffle(rest)
+    return [name for name in runs for _ in range(2)] + rest

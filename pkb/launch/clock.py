@@ -1,0 +1,92 @@
+"""The stream a rank works on: delays, waiting for it and timing it, on a GPU or on the CPU."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+import torch
+
+
+class Stream(Protocol):
+    """What a rank does with its device besides calling the candidate."""
+
+    def delay(self, microseconds: int) -> None:
+        """Keep the device busy, or on the CPU the rank, for about that long."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until all work on the device has ended."""
+        ...
+
+    def start(self) -> None:
+        """Begin a measurement."""
+        ...
+
+    def stop(self) -> None:
+        """End it in stream order."""
+        ...
+
+    def elapsed_us(self) -> float | None:
+        """Device time between start and stop; None on the CPU, where the host clock is all there is."""
+        ...
+
+
+class CpuStream:
+    """Work on the CPU is done when a call returns."""
+
+    def delay(self, microseconds: int) -> None:
+        """Sleep."""
+        time.sleep(microseconds / 1e6)
+
+    def synchronize(self) -> None:
+        """Nothing is ever outstanding."""
+
+    def start(self) -> None:
+        """The host clock is read by the caller."""
+
+    def stop(self) -> None:
+        """The host clock is read by the caller."""
+
+    def elapsed_us(self) -> float | None:
+        """None: there is no device clock."""
+        return None
+
+
+class CudaStream:
+    """The current CUDA stream of this process."""
+
+    # torch.cuda._sleep counts clock cycles; H100-class GPUs run near 1.9 GHz, and a delay need not be exact.
+    _CYCLES_PER_US = 1900
+
+    def __init__(self) -> None:
+        self._begin = torch.cuda.Event(enable_timing=True)
+        self._end = torch.cuda.Event(enable_timing=True)
+
+    def delay(self, microseconds: int) -> None:
+        """Enqueue a kernel that spins."""
+        if microseconds:
+            torch.cuda._sleep(microseconds * self._CYCLES_PER_US)
+
+    def synchronize(self) -> None:
+        """Wait for every stream, also for those that the candidate made."""
+        torch.cuda.synchronize()
+
+    def start(self) -> None:
+        """Record the first event."""
+        self._begin.record()
+
+    def stop(self) -> None:
+        """Record the second event; work on other streams shows in the host clock, read after `synchronize`."""
+        self._end.record()
+
+    def elapsed_us(self) -> float | None:
+        """Time between the events; call after `synchronize`."""
+        return self._begin.elapsed_time(self._end) * 1e3
+
+
+def spin_until(monotonic_ns: int) -> None:
+    """Wait for a moment on the machine's monotonic clock, to the microsecond."""
+    while (left := monotonic_ns - time.monotonic_ns()) > 0:
+        if left > 2_000_000:
+            time.sleep((left - 1_000_000) / 1e9)

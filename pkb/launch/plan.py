@@ -1,0 +1,178 @@
+"""What the judge asks of a rank, as frozen records. Policy is made by the judge; ranks execute it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from pkb.records.base import Record
+from pkb.records.verdict import DeviceMode
+
+
+class Setup(Record):
+    """Join the process group and take a device."""
+
+    kind: Literal["setup"] = "setup"
+    rank: int
+    world_size: int
+    mode: DeviceMode
+    device_index: int
+    """GPU of this rank; ignored on the CPU."""
+    store: str
+    """File of the rendezvous store, in a folder that belongs to this rank set alone."""
+    num_threads: int
+
+
+class DrawPlan(Record):
+    """One draw of arguments that a rank has to make."""
+
+    size: str
+    index: int
+    exact: bool
+    own_seed: int
+    shared_seed: int
+
+
+class Prepare(Record):
+    """Make the arguments of all later calls, before anything of the candidate is loaded."""
+
+    kind: Literal["prepare"] = "prepare"
+    problem: str
+    """Folder of the problem."""
+    dtype: Literal["bf16", "fp32"]
+    draws: tuple[DrawPlan, ...]
+    max_result_bytes: int
+    """A returned tensor larger than this is not sent back."""
+
+
+class Load(Record):
+    """Import the candidate."""
+
+    kind: Literal["load"] = "load"
+    path: str
+    extensions_dir: str
+    """Folder in which torch's own extension builder works; the same for all ranks."""
+    num_arguments: int | None
+    """How many positional arguments `solution` has to accept; None when only the build is asked for."""
+
+
+class CallPlan(Record):
+    """One call of the candidate, with the delays that skew this rank against its peers."""
+
+    draw: int
+    """Position in the prepared draws."""
+    host_delay_us: int = 0
+    """Sleep before the call."""
+    device_delay_us: int = 0
+    """Device work before the call, which delays this rank's kernels but not its host."""
+    late_read_us: int = 0
+    """Wait between the call and the reading of its result: nobody may write to a returned tensor."""
+
+
+class RunCalls(Record):
+    """Call the candidate back to back, without host synchronization, and return every result."""
+
+    kind: Literal["run_calls"] = "run_calls"
+    calls: tuple[CallPlan, ...]
+    barrier_delays_us: tuple[int, ...]
+    """Delays after the leaving of barriers of pkb.symm, used in turn; empty for none."""
+
+
+class TimeBlock(Record):
+    """Call the candidate back to back on rotating arguments and time it."""
+
+    kind: Literal["time_block"] = "time_block"
+    draws: tuple[int, ...]
+    """Positions of the prepared draws to rotate over."""
+    first: int
+    """Which of them comes first."""
+    iterations: int
+    start_ns: int
+    """When to start, on the machine's monotonic clock, so that all ranks start together."""
+    return_result: bool
+    """Send back the result of the last iteration."""
+
+
+class Profile(Record):
+    """Call the candidate once under the profiler and list what ran."""
+
+    kind: Literal["profile"] = "profile"
+    draw: int
+
+
+Command = Annotated[Setup | Prepare | Load | RunCalls | TimeBlock | Profile, Field(discriminator="kind")]
+COMMAND: TypeAdapter[Command] = TypeAdapter(Command)
+
+
+class RankFault(Record):
+    """How a rank failed to do what it was asked; sent by the rank while it still can."""
+
+    kind: Literal["exception", "exit", "out_of_memory", "import", "compile", "no_solution", "arity"]
+    text: str
+    """One line."""
+    log: str = ""
+    """Traceback or compiler output."""
+    call: int | None = None
+    """Number of the call within its command, from 0."""
+
+
+class Event(Record):
+    """One entry of a profile."""
+
+    name: str
+    on_device: bool
+    count: int
+
+
+class BlockTime(Record):
+    """Time of a block on one rank."""
+
+    device_us: float | None = Field(default=None, ge=0)
+    """Between events on the rank's stream; None on the CPU."""
+    start_ns: int
+    end_ns: int
+    """Monotonic clock before the first call and after everything on the device had ended."""
+
+
+class Build(Record):
+    """One compilation that loading the candidate caused."""
+
+    name: str
+    arch: str
+    seconds: float
+    cached: bool
+    log: str
+
+
+class CallsAnswer(Record):
+    """Header of the answer to `RunCalls`; the results' bytes follow it."""
+
+    done: Literal["run_calls"]
+    results: tuple[dict[str, Any], ...]
+    mutated: tuple[tuple[int, int], ...]
+    """(call, argument) whose bits changed during the call."""
+    changed_later: tuple[int, ...]
+    """Tensors of the last call's result that changed after it had returned."""
+
+
+class BlockAnswer(Record):
+    """Header of the answer to `TimeBlock`."""
+
+    done: Literal["time_block"]
+    time: BlockTime
+    result: dict[str, Any] | None = None
+
+
+class ProfileAnswer(Record):
+    """Header of the answer to `Profile`."""
+
+    done: Literal["profile"]
+    events: tuple[Event, ...]
+
+
+class LoadAnswer(Record):
+    """Header of the answer to `Load`."""
+
+    done: Literal["load"]
+    builds: tuple[Build, ...]

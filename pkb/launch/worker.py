@@ -1,0 +1,255 @@
+"""A rank process: executes the judge's plans. The only module that loads a candidate.
+
+Secrets stay out of reach of the candidate as far as one process allows: arguments are made before it is
+loaded, the module that made them is dropped, and seeds are not kept.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import importlib.util
+import inspect
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pkb import symm
+from pkb.cuda import CompileError, builds
+from pkb.launch import build, calls, wire
+from pkb.launch.clock import CpuStream, CudaStream, Stream
+from pkb.launch.plan import (
+    COMMAND,
+    Build,
+    Load,
+    LoadAnswer,
+    Prepare,
+    Profile,
+    RankFault,
+    RunCalls,
+    Setup,
+    TimeBlock,
+)
+from pkb.launch.progress import ProgressPage, State
+from pkb.problems._draw import DrawSeeds, make_draw
+from pkb.problems._find import read_problem
+from pkb.problems._spec import Group
+from pkb.records.base import Record
+from pkb.records.verdict import DeviceMode
+
+STACK_SIGNAL = signal.SIGUSR1
+"""Makes a rank write the stacks of its threads, even while it is stuck in C code."""
+_GROUP_TIMEOUT = timedelta(hours=1)  # The judge's deadlines are shorter and explain more.
+
+
+def main(control: socket.socket, stack_fd: int, progress_fd: int) -> int:
+    """Execute commands until the judge closes the channel; returns the exit code."""
+    faulthandler.register(STACK_SIGNAL, file=stack_fd, all_threads=True)
+    rank = _Rank(control, ProgressPage(progress_fd))
+    while (header := wire.receive_blocking(control)) is not None:
+        rank.execute(header)
+    return 0
+
+
+class _Rank:
+    """What a rank keeps between commands."""
+
+    def __init__(self, control: socket.socket, progress: ProgressPage) -> None:
+        self._control = control
+        self._progress = progress
+        self._device = torch.device("cpu")
+        self._stream: Stream = CpuStream()
+        self._draws: list[tuple[Any, ...]] = []
+        self._max_result_bytes = 0
+        self._caller: calls.Caller | None = None
+
+    def execute(self, header: wire.Header) -> None:
+        """Do one command and answer it."""
+        command = COMMAND.validate_python(header)
+        if isinstance(command, Setup):
+            self._setup(command)
+        elif isinstance(command, Prepare):
+            self._prepare(command)
+        elif isinstance(command, Load):
+            self._load(command)
+        elif isinstance(command, RunCalls):
+            self._answer_calls(lambda caller: caller.run(command))
+        elif isinstance(command, TimeBlock):
+            self._answer_calls(lambda caller: caller.time(command))
+        elif isinstance(command, Profile):
+            self._answer_calls(lambda caller: caller.profile(command))
+        self._progress.set(State.IDLE)
+
+    def _setup(self, command: Setup) -> None:
+        self._progress.set(State.SETTING_UP)
+        torch.set_num_threads(command.num_threads)
+        backend = "gloo"
+        device_id = None
+        if command.mode is not DeviceMode.CPU:
+            torch.cuda.set_device(command.device_index)
+            self._device = torch.device("cuda", command.device_index)
+            self._stream = CudaStream()
+            torch.zeros(1, device=self._device)
+            if command.mode is DeviceMode.CUDA:
+                backend, device_id = "cpu:gloo,cuda:nccl", self._device
+        dist.init_process_group(
+            backend,
+            store=dist.FileStore(command.store, command.world_size),
+            rank=command.rank,
+            world_size=command.world_size,
+            timeout=_GROUP_TIMEOUT,
+            device_id=device_id,
+        )
+        wire.send(self._control, {"done": "setup"})
+
+    def _prepare(self, command: Prepare) -> None:
+        """Make all arguments, then forget where they came from."""
+        self._progress.set(State.PREPARING)
+        problem = read_problem(Path(command.problem))
+        inputs = problem.load().inputs
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        for plan in command.draws:
+            draw = make_draw(
+                DrawSeeds(own=plan.own_seed, shared=plan.shared_seed),
+                rank=rank,
+                world_size=world_size,
+                dtype=command.dtype,
+                index=plan.index,
+                exact=plan.exact,
+                device=str(self._device),
+            )
+            self._draws.append(_with_groups(inputs(problem.sizes[plan.size], draw), rank))
+        self._max_result_bytes = command.max_result_bytes
+        del inputs, problem
+        gc.collect()
+        # Neither the global generator nor a copy of it may tell how inputs were drawn.
+        torch.seed()
+        wire.send(self._control, {"done": "prepare"})
+
+    def _load(self, command: Load) -> None:
+        self._progress.set(State.LOADING)
+        os.environ["TORCH_EXTENSIONS_DIR"] = command.extensions_dir
+        build.install_public_helpers()
+        try:
+            solution = _import_solution(Path(command.path))
+        except BaseException as error:
+            self._fail(_import_fault(error, command.path))
+            return
+        fault = _contract_fault(solution, command.num_arguments)
+        if fault is not None:
+            self._fail(fault)
+            return
+        self._caller = calls.Caller(
+            solution=solution,
+            draws=self._draws,
+            stream=self._stream,
+            device=self._device,
+            progress=self._progress,
+            max_result_bytes=self._max_result_bytes,
+        )
+        made = tuple(Build(name=b.name, arch=b.arch, seconds=b.seconds, cached=b.cached, log=b.log) for b in builds())
+        self._answer(LoadAnswer(done="load", builds=made))
+
+    def _answer_calls(self, run: Callable[[calls.Caller], calls.Answer]) -> None:
+        assert self._caller is not None, "the judge loads a candidate before it calls it"
+        try:
+            answer = run(self._caller)
+        except BaseException as error:
+            self._fail(_call_fault(error, self._caller.call))
+            return
+        finally:
+            symm.set_after_barrier(None)
+        self._answer(answer.header, answer.tensors)
+
+    def _answer(self, header: Record, tensors: Sequence[torch.Tensor] = ()) -> None:
+        wire.send(self._control, header.model_dump(mode="json"), [wire.raw_bytes(t.cpu()) for t in tensors])
+
+    def _fail(self, fault: RankFault) -> None:
+        wire.send(self._control, {"fault": fault.model_dump()})
+
+
+def _with_groups(arguments: tuple[Any, ...], rank: int) -> tuple[Any, ...]:
+    """Arguments in which each `Group` is replaced by the process group of its part that this rank is in."""
+    replaced = []
+    for argument in arguments:
+        if isinstance(argument, Group):
+            # new_group is collective over all ranks, for every part in the same order.
+            groups = {part: dist.new_group(list(part), timeout=_GROUP_TIMEOUT) for part in argument.parts}
+            argument = groups[argument.part_of(rank)]
+        replaced.append(argument)
+    return tuple(replaced)
+
+
+def _import_solution(path: Path) -> Any:
+    """Import the candidate and return what it calls `solution`, or None."""
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location("pkb_candidate", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["pkb_candidate"] = module
+    spec.loader.exec_module(module)
+    return getattr(module, "solution", None)
+
+
+def _import_fault(error: BaseException, path: str) -> RankFault:
+    """Why the candidate could not be imported."""
+    log = _traceback(error)
+    if isinstance(error, CompileError):
+        return RankFault(kind="compile", text=str(error), log=error.log)
+    if isinstance(error, SystemExit):
+        return RankFault(kind="exit", text=f"called sys.exit({error.code!r}) while it was imported", log=log)
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return RankFault(kind="out_of_memory", text=f"out of memory while it was imported: {error}", log=log)
+    return RankFault(kind="import", text=f"{type(error).__name__} while {path} was imported: {error}", log=log)
+
+
+def _contract_fault(solution: Any, num_arguments: int | None) -> RankFault | None:
+    """What keeps `solution` from being called as the problem calls it."""
+    if solution is None:
+        return RankFault(kind="no_solution", text="the file defines no `solution`")
+    if not callable(solution):
+        return RankFault(kind="no_solution", text=f"`solution` is a {type(solution).__name__}, not a function")
+    if num_arguments is None:
+        return None
+    try:
+        signature = inspect.signature(solution)
+    except ValueError:
+        return None  # A compiled function without a signature: the first call will tell.
+    try:
+        signature.bind(*[None] * num_arguments)
+    except TypeError as error:
+        return RankFault(
+            kind="arity",
+            text=f"solution{signature} cannot take the problem's {num_arguments} positional arguments: {error}",
+        )
+    return None
+
+
+def _call_fault(error: BaseException, call: int) -> RankFault:
+    """How a call of the candidate ended without a result."""
+    log = _traceback(error)
+    if isinstance(error, SystemExit):
+        return RankFault(kind="exit", text=f"called sys.exit({error.code!r}) in call {call}", log=log, call=call)
+    if isinstance(error, CompileError):
+        return RankFault(kind="compile", text=str(error), log=error.log, call=call)
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return RankFault(kind="out_of_memory", text=f"out of memory in call {call}: {error}", log=log, call=call)
+    return RankFault(kind="exception", text=f"{type(error).__name__} in call {call}: {error}", log=log, call=call)
+
+
+def _traceback(error: BaseException) -> str:
+    """The traceback from the candidate's first frame on, without the judge's own frames."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = str(Path(__file__).parent)
+    first = next((i for i, f in enumerate(frames) if not f.filename.startswith((own, "<frozen"))), 0)
+    lines = traceback.format_list(frames[first:]) + traceback.format_exception_only(error)
+    return "".join(lines)[-20000:]

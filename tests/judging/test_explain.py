@@ -1,0 +1,665 @@
+"""Each mistake is planted in synthetic results, and has to be called by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+
+from pkb.judging.explain import Call, Explanation, check_for, explain
+from pkb.problems._check import Expected, Foreign, compare, exact, expected_dtype
+from pkb.problems._draw import derive_seeds, make_draw
+from pkb.problems._find import get_problem
+from pkb.problems._spec import Dtype, Judgeside, Problem, torch_dtype
+from pkb.records.errors import HarnessError
+from pkb.records.verdict import Cause
+
+
+@dataclass
+class Trial:
+    """Honest calls of one trial, into which a test plants its mistake."""
+
+    problem: Problem
+    code: Judgeside
+    dtype: Dtype
+    calls: list[Call]
+
+    def x(self, call: int, rank: int, argument: int = 0) -> torch.Tensor:
+        """A float64 copy of a tensor argument."""
+        tensor: torch.Tensor = self.calls[call].inputs[rank][argument].double()
+        return tensor
+
+    def round(self, value: torch.Tensor) -> torch.Tensor:
+        """The value in the working dtype."""
+        return value.to(torch_dtype(self.dtype))
+
+    def plant(self, call: int, rank: int, result: Any) -> None:
+        """Replace what a rank returned."""
+        got = list(self.calls[call].got)
+        got[rank] = result
+        self.calls[call] = replace(self.calls[call], got=got)
+
+    def copy(self, call: int, rank: int) -> torch.Tensor:
+        """A copy of what a rank returned, to be changed."""
+        tensor: torch.Tensor = self.calls[call].got[rank].clone()
+        return tensor
+
+    def explain(self, failing: int, reruns: Sequence[Sequence[Call]] = ()) -> Explanation:
+        return explain(self.problem, self.code, self.calls, failing, self.dtype, reruns)
+
+
+def honest(want: Any, dtype: Dtype) -> Any:
+    if isinstance(want, (torch.Tensor, Expected)):
+        value = want.value if isinstance(want, Expected) else want
+        return value.to(expected_dtype(want, dtype)).clone()
+    if isinstance(want, tuple):
+        return tuple(honest(item, dtype) for item in want)
+    return want
+
+
+def trial_of(
+    problem: Problem,
+    code: Judgeside,
+    size: str,
+    *,
+    ranks: int,
+    dtype: Dtype,
+    exact: bool,
+    draws: range,
+) -> Trial:
+    made = []
+    for index in draws:
+        inputs = []
+        for rank in range(ranks):
+            seeds = derive_seeds(b"secret", problem=problem.id, size=size, index=index, rank=rank)
+            draw = make_draw(seeds, rank=rank, world_size=ranks, dtype=dtype, index=index, exact=exact, device="cpu")
+            inputs.append(code.inputs(problem.sizes[size], draw))
+        want = code.oracle(inputs, ranks)
+        made.append(Call(size, index, exact, inputs, want, [honest(one, dtype) for one in want]))
+    return Trial(problem, code, dtype, made)
+
+
+def trial(
+    name: str,
+    ranks: int = 4,
+    dtype: Dtype = "bf16",
+    size: str = "tiny",
+    *,
+    exact: bool = False,
+    first: int = 0,
+    calls: int = 4,
+) -> Trial:
+    problem = get_problem(name)
+    return trial_of(
+        problem, problem.load(), size, ranks=ranks, dtype=dtype, exact=exact, draws=range(first, first + calls)
+    )
+
+
+def total(t: Trial, call: int, part: Callable[[int], torch.Tensor]) -> torch.Tensor:
+    return torch.stack([part(rank) for rank in range(len(t.calls[call].inputs))]).sum(dim=0)
+
+
+POISON = float("nan")
+
+
+def poison(tensor: torch.Tensor) -> None:
+    """Set every bit, as the judge leaves memory."""
+    tensor.copy_(torch.full(tensor.shape, -1, dtype=torch.int16).view(torch.bfloat16))
+
+
+# Structure
+
+
+@pytest.mark.parametrize(
+    ("result", "cause", "words"),
+    [
+        (None, Cause.CONTAINER, "expected a tensor, got None"),
+        (Foreign("a tensor on cuda:1"), Cause.CONTAINER, "got a tensor on cuda:1"),
+        (torch.zeros(5, 7, 3), Cause.DTYPE, "expected dtype torch.bfloat16, got torch.float32"),
+        (torch.zeros(7, 5, 3, dtype=torch.bfloat16), Cause.SHAPE, "expected shape [5, 7, 3], got [7, 5, 3]"),
+    ],
+)
+def test_structure_of_a_result_is_named_before_its_values(result: Any, cause: Cause, words: str) -> None:
+    t = trial("allreduce")
+    t.plant(1, 0, torch.zeros(5, 7, 3, dtype=torch.bfloat16))
+    t.plant(1, 2, result)
+    found = t.explain(1)
+    assert found.cause is cause
+    assert words in found.detail and "result on rank 2, call 1 (of calls 0 to 3" in found.detail
+    assert found.mismatch is None
+
+
+def test_number_in_place_of_another_is_located() -> None:
+    problem = replace(get_problem("allreduce"), check=exact(), id="count")
+    code = Judgeside(
+        inputs=lambda size, draw: (draw.normal(3),),
+        oracle=lambda inputs, world_size: [(len(inputs), 7)] * world_size,
+        cost=problem.load().cost,
+        near_misses=lambda expected, inputs: iter(()),
+    )
+    t = trial_of(problem, code, "tiny", ranks=2, dtype="fp32", exact=False, draws=range(1))
+    t.plant(0, 1, (2, 11))
+    found = t.explain(0)
+    assert found.mismatch is not None
+    assert (found.mismatch.rank, found.mismatch.output, found.mismatch.index) == (1, "result[1]", ())
+    assert (found.mismatch.got, found.mismatch.expected) == ("11", "7")
+
+
+# Blank memory
+
+
+def test_tail_of_poison_is_unwritten() -> None:
+    t = trial("allreduce")
+    result = t.copy(2, 1)
+    poison(result.view(-1)[100:])
+    t.plant(2, 1, result)
+    found = t.explain(2)
+    assert found.cause is Cause.UNWRITTEN
+    assert "the last 5 of 105 elements, from [4, 5, 1] on are not written" in found.detail.lower()
+    assert found.mismatch is not None
+    assert (found.mismatch.rank, found.mismatch.index) == (1, (4, 5, 1))
+    assert (found.mismatch.got, found.mismatch.wrong_elems, found.mismatch.total_elems) == ("nan", 5, 105)
+
+
+def test_whole_poison_is_unwritten() -> None:
+    t = trial("allreduce")
+    result = t.copy(0, 3)
+    poison(result)
+    t.plant(0, 3, result)
+    found = t.explain(0)
+    assert found.cause is Cause.UNWRITTEN and "all 105 elements are not written" in found.detail.lower()
+
+
+def test_zero_tail_and_zero_block_are_unwritten() -> None:
+    t = trial("allreduce", size="tiny_2d")
+    result = t.copy(0, 0)
+    result.view(-1)[-9:] = 0
+    t.plant(0, 0, result)
+    found = t.explain(0)
+    assert found.cause is Cause.UNWRITTEN and "the last 9 of 4257 elements" in found.detail.lower()
+    assert "left zero" in found.detail
+    t.plant(0, 0, t.round(t.calls[0].want[0]))
+    result = t.copy(0, 1)
+    result[:, 128:] = 0
+    t.plant(0, 1, result)
+    found = t.explain(0)
+    assert found.cause is Cause.UNWRITTEN and "columns 128 to 128 of 129" in found.detail
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_tail_of_garbage_is_unwritten(dtype: Dtype) -> None:
+    t = trial("allreduce", dtype=dtype)
+    result = t.copy(1, 0)
+    result.view(-1)[96:] = torch.linspace(-40, 40, 9)
+    t.plant(1, 0, result)
+    found = t.explain(1)
+    assert found.cause is Cause.UNWRITTEN
+    assert "the last 9 of 105 elements" in found.detail.lower() and "the rest is right" in found.detail
+
+
+def test_nan_and_inf_here_and_there_are_nonfinite() -> None:
+    t = trial("allreduce")
+    result = t.copy(1, 2)
+    result.view(-1)[torch.tensor([3, 40, 77])] = float("nan")
+    result.view(-1)[50] = float("inf")
+    t.plant(1, 2, result)
+    found = t.explain(1)
+    assert found.cause is Cause.NONFINITE
+    assert "3 elements are NaN and 1 elements are infinite" in found.detail
+    assert found.mismatch is not None and found.mismatch.index == (0, 1, 0)
+
+
+@pytest.mark.parametrize("name", ["allreduce", "allgather", "gemm_reducescatter", "tp_rms_norm"])
+def test_zero_output(name: str) -> None:
+    t = trial(name)
+    for rank in range(4):
+        t.plant(0, rank, torch.zeros_like(t.calls[0].got[rank]))
+    found = t.explain(0)
+    assert found.cause is Cause.ZEROS and "ranks 0, 1, 2, 3 of 4" in found.detail
+
+
+# Contributions of ranks
+
+
+@pytest.mark.parametrize(("ranks", "s"), [(2, 1), (4, 0), (4, 2), (8, 0), (8, 5)])
+@pytest.mark.parametrize(("dtype", "is_exact"), [("bf16", False), ("bf16", True), ("fp32", False)])
+def test_missing_rank_of_a_sum(ranks: int, s: int, dtype: Dtype, is_exact: bool) -> None:
+    t = trial("allreduce", ranks, dtype, exact=is_exact)
+    for rank in range(ranks):
+        t.plant(1, rank, t.round(total(t, 1, lambda r: t.x(1, r) * (r != s))))
+    found = t.explain(1)
+    assert found.cause is Cause.MISSING_RANK and f"data of rank {s} are missing" in found.detail
+
+
+def test_missing_rank_of_one_result_of_two_ranks() -> None:
+    t = trial("allreduce", 2)
+    t.plant(1, 0, t.round(t.x(1, 0)))
+    found = t.explain(1)
+    assert found.cause is Cause.MISSING_RANK and "data of rank 1 are missing" in found.detail
+
+
+def test_each_rank_missing_another() -> None:
+    t = trial("reducescatter")
+    for rank in range(4):
+        parts = [t.x(0, r).chunk(4)[rank] for r in range(4) if r != (rank + 1) % 4]
+        t.plant(0, rank, t.round(torch.stack(parts).sum(dim=0)))
+    found = t.explain(0)
+    assert found.cause is Cause.MISSING_RANK
+    assert "on rank 0 the data of rank 1 are missing" in found.detail.lower()
+    assert "on rank 3 the data of rank 0 are missing" in found.detail
+
+
+@pytest.mark.parametrize("fill", ["zero", "poison"])
+@pytest.mark.parametrize(("name", "s"), [("allgather", 1), ("allgather", 3), ("alltoall", 3), ("alltoall", 0)])
+def test_missing_rank_of_a_move_is_its_slice(name: str, s: int, fill: str) -> None:
+    t = trial(name)
+    result = t.copy(2, 0)
+    if fill == "zero":
+        result[s] = 0
+    else:
+        poison(result[s])
+    t.plant(2, 0, result)
+    found = t.explain(2)
+    assert found.cause is Cause.MISSING_RANK and f"data of rank {s} are missing" in found.detail
+
+
+def test_missing_block_of_uneven_splits() -> None:
+    t = trial("moe_all2all_primitive")
+    lengths = [t.calls[0].inputs[r][1][2] for r in range(4)]
+    result = t.copy(0, 2)
+    result[lengths[0] : lengths[0] + lengths[1]] = 0
+    t.plant(0, 2, result)
+    found = t.explain(0)
+    assert lengths[1] > 0 and found.cause is Cause.MISSING_RANK and "data of rank 1 are missing" in found.detail
+
+
+def test_own_part_missing_of_a_gathered_product() -> None:
+    t = trial("allgather_gemm", dtype="fp32")
+    for rank in range(4):
+        A = torch.cat([t.x(0, r) * (r != rank) for r in range(4)], dim=1)
+        t.plant(0, rank, t.round(A @ t.x(0, rank, 1)))
+    found = t.explain(0)
+    assert found.cause is Cause.MISSING_RANK and "own part (rank 2) is missing" in found.detail
+
+
+@pytest.mark.parametrize("is_exact", [False, True])
+def test_doubled_rank(is_exact: bool) -> None:
+    for name in ("allreduce", "gemm_reducescatter"):
+        t = trial(name, exact=is_exact)
+
+        def part(r: int, t: Trial = t, name: str = name) -> torch.Tensor:
+            product = t.x(1, r) @ t.x(1, r, 1) if name == "gemm_reducescatter" else t.x(1, r)
+            return product * (2 if r == 2 else 1)
+
+        whole = total(t, 1, part)
+        for rank in range(4):
+            t.plant(1, rank, t.round(whole.chunk(4)[rank] if name == "gemm_reducescatter" else whole))
+        found = t.explain(1)
+        assert found.cause is Cause.DOUBLED_RANK and "contribution of rank 2 is counted twice" in found.detail
+
+
+def test_own_data_only_of_sums() -> None:
+    for name in ("allreduce", "gemm_reducescatter"):
+        t = trial(name)
+        for rank in range(4):
+            own = t.x(1, rank) if name == "allreduce" else (t.x(1, rank) @ t.x(1, rank, 1)).chunk(4)[rank]
+            t.plant(1, rank, t.round(own))
+        assert t.explain(1).cause is Cause.OWN_DATA_ONLY
+
+
+def test_own_data_only_of_moves() -> None:
+    t = trial("allgather")
+    for rank in range(4):
+        result = t.copy(0, rank)
+        result[[r for r in range(4) if r != rank]] = 0
+        t.plant(0, rank, result)
+    assert t.explain(0).cause is Cause.OWN_DATA_ONLY
+    t = trial("alltoall", 2)
+    for rank in range(2):
+        t.plant(0, rank, t.round(t.x(0, rank)))
+    found = t.explain(0)
+    assert found.cause is Cause.OWN_DATA_ONLY and "own input is returned" in found.detail
+
+
+def test_own_mean_of_a_norm_is_own_data_only() -> None:
+    t = trial("tp_rms_norm")
+    for rank in range(4):
+        x, weight, epsilon = t.x(1, rank), t.x(1, rank, 1), t.calls[1].inputs[rank][2]
+        t.plant(1, rank, t.round(x / (x.square().mean(-1, keepdim=True) + epsilon).sqrt() * weight))
+    found = t.explain(1)
+    assert found.cause is Cause.OWN_DATA_ONLY and "as if every peer held a copy" in found.detail
+
+
+def test_rank_left_out_of_a_sum_of_exponentials() -> None:
+    t = trial("vocab_parallel_cross_entropy_loss", dtype="fp32", first=1)
+    target = t.calls[0].inputs[0][1].unsqueeze(-1)
+    logits = torch.cat([t.x(0, r) for r in range(4)], dim=-1)
+    without = torch.cat([t.x(0, r) for r in range(4) if r != 1], dim=-1)
+    loss = t.round(without.logsumexp(dim=-1) - logits.take_along_dim(target, dim=-1).squeeze(-1))
+    t.plant(0, 3, torch.where(target.squeeze(-1) // 13 == 1, t.calls[0].got[3], loss))
+    found = t.explain(0)
+    assert found.cause is Cause.MISSING_RANK and "Rank 1's data are left out" in found.detail
+
+
+# Other calls
+
+
+def test_previous_answer_again_is_stale() -> None:
+    t = trial("allreduce", size="tiny_2d")
+    t.plant(2, 1, t.copy(1, 1))
+    found = t.explain(2)
+    assert found.cause is Cause.STALE and "answer of the previous call (call 1)" in found.detail
+
+
+def test_first_answer_kept_is_stale() -> None:
+    t = trial("alltoall")
+    for call in (1, 2, 3):
+        for rank in range(4):
+            t.plant(call, rank, t.copy(0, rank))
+    found = t.explain(1)
+    assert found.cause is Cause.STALE and "answer of the first call is returned again" in found.detail
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("name", ["allreduce", "allgather"])
+def test_stale_data_of_one_rank(name: str, ranks: int) -> None:
+    t = trial(name, ranks, exact=name == "allreduce")
+    if name == "allreduce":
+        t.plant(2, 0, t.round(total(t, 2, lambda r: t.x(1 if r == 1 else 2, r))))
+    else:
+        result = t.copy(2, 0)
+        result[1] = t.round(t.x(1, 1))
+        t.plant(2, 0, result)
+    found = t.explain(2)
+    assert found.cause is Cause.STALE
+    assert "data of rank 1 are those of the previous call (call 1)" in found.detail
+
+
+def test_stale_data_between_sizes_names_the_distance() -> None:
+    t, other = trial("allgather"), trial("allgather", size="tiny_2d")
+    t.calls = [t.calls[0], other.calls[0], t.calls[1], other.calls[1]]
+    result = t.copy(2, 3)
+    result[0] = t.round(t.x(0, 0))
+    t.plant(2, 3, result)
+    found = t.explain(2)
+    assert found.cause is Cause.STALE and "rank 0 are those of call 0, 2 calls earlier" in found.detail
+
+
+def test_stale_shard_of_a_gathered_product() -> None:
+    t = trial("allgather_gemm")
+    A = torch.cat([t.x(1 if r == 3 else 2, r) for r in range(4)], dim=1)
+    t.plant(2, 0, t.round(A @ t.x(2, 0, 1)))
+    found = t.explain(2)
+    assert found.cause is Cause.STALE and "data of rank 3 are those of the previous call" in found.detail
+
+
+def test_returned_buffer_overwritten_by_the_next_call() -> None:
+    t = trial("reducescatter", 2)
+    for call in range(3):
+        for rank in range(2):
+            t.plant(call, rank, t.round(t.calls[call + 1].want[rank]))
+    found = t.explain(0)
+    assert found.cause is Cause.OVERWRITTEN
+    assert "returned tensor was overwritten by the next call (call 1)" in found.detail
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_part_of_one_ranks_data_overwritten(ranks: int) -> None:
+    t = trial("allreduce", ranks, size="tiny_2d")
+    late = t.round(total(t, 1, lambda r: t.x(2 if r == 0 else 1, r)))
+    result = t.copy(1, 1)
+    result[20:] = late[20:]
+    t.plant(1, 1, result)
+    found = t.explain(1)
+    assert found.cause is Cause.OVERWRITTEN
+    assert "data of rank 0 are those of the next call (call 2)" in found.detail
+    assert "of the elements where it would show" in found.detail
+
+
+def test_data_of_several_ranks_overwritten_here_and_there() -> None:
+    t = trial("allreduce", 4, "fp32", size="tiny_2d")
+    row = torch.arange(33).unsqueeze(-1)
+    result = total(t, 1, lambda r: torch.where((row % 11 < 4 * r) & (r > 0), t.x(2, r), t.x(1, r)))
+    t.plant(1, 0, t.round(result))
+    found = t.explain(1)
+    assert found.cause is Cause.OVERWRITTEN and "one or more of ranks 1, 2, 3" in found.detail
+
+
+def test_missing_barrier_of_a_gather_with_eight_ranks() -> None:
+    t = trial("allgather", 8)
+    result = t.copy(1, 0)
+    for r in (2, 5, 7):
+        result[r] = t.round(t.x(2, r))
+    t.plant(1, 0, result)
+    found = t.explain(1)
+    assert found.cause is Cause.OVERWRITTEN and "ranks 2, 5, 7" in found.detail
+
+
+# Order of ranks
+
+
+def test_result_of_another_rank() -> None:
+    t = trial("reducescatter", 2)
+    t.plant(0, 0, t.copy(0, 1))
+    t.plant(0, 1, t.round(t.calls[0].want[0]))
+    found = t.explain(0)
+    assert found.cause is Cause.PERMUTED_RANKS and "rank 1 returned what rank 0 should return" in found.detail
+
+
+@pytest.mark.parametrize("name", ["allgather", "alltoall"])
+def test_swapped_blocks(name: str) -> None:
+    t = trial(name)
+    for rank in range(4):
+        t.plant(0, rank, t.copy(0, rank)[[0, 3, 2, 1]])
+    found = t.explain(0)
+    assert found.cause is Cause.PERMUTED_RANKS and "data of ranks 1 and 3 are swapped" in found.detail
+
+
+def test_blocks_in_order_of_arrival() -> None:
+    t = trial("allgather")
+    for rank in range(4):
+        t.plant(0, rank, t.copy(0, rank).roll(-rank, 0))
+    found = t.explain(0)
+    assert found.cause is Cause.PERMUTED_RANKS
+    assert "on rank 1 the data of all ranks are rotated by 1" in found.detail.lower()
+    assert "on rank 3 the data of all ranks are rotated by 3" in found.detail
+
+
+def test_slices_of_a_gathered_product_in_the_wrong_order() -> None:
+    t = trial("allgather_gemm")
+    for rank in range(4):
+        A = torch.cat([t.x(0, (r + 1) % 4) for r in range(4)], dim=1)
+        t.plant(0, rank, t.round(A @ t.x(0, rank, 1)))
+    found = t.explain(0)
+    assert found.cause is Cause.PERMUTED_RANKS and "rotated by 1" in found.detail
+
+
+def test_one_ranks_block_twice() -> None:
+    t = trial("allgather")
+    result = t.copy(0, 0)
+    result[1] = result[2]
+    t.plant(0, 0, result)
+    found = t.explain(0)
+    assert found.cause is Cause.PERMUTED_RANKS
+    assert "data of rank 2 stand where rank 1's belong" in found.detail
+
+
+# Values
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [
+        (4.0, "times W, W = 4 the world size"),
+        (0.25, "times 1/W, W = 4"),
+        (-1.0, "times -1"),
+        (2.0, "times 2"),
+        (1.37, "times 1.37"),
+    ],
+)
+def test_scaled(factor: float, words: str) -> None:
+    t = trial("gemm_reducescatter")
+    for rank in range(4):
+        t.plant(0, rank, t.round(t.calls[0].want[rank] * factor))
+    found = t.explain(0)
+    assert found.cause is Cause.SCALED and words in found.detail
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "near_miss"),
+    [
+        ("tp_rms_norm", 0, "weight read backwards"),
+        ("moe_all2all_primitive", 1, "offsets from the receiver's own list"),
+        ("reducescatter", 0, "every W-th row instead of a block"),
+    ],
+)
+def test_near_miss_of_the_problem(name: str, first: int, near_miss: str) -> None:
+    t = trial(name, first=first)
+    misses = dict(t.code.near_misses(t.calls[0].want, t.calls[0].inputs))
+    for rank in range(4):
+        t.plant(0, rank, honest(misses[near_miss][rank], "bf16"))
+    found = t.explain(0)
+    assert found.cause is Cause.NEAR_MISS and near_miss in found.detail
+
+
+def test_near_miss_that_another_cause_describes_is_mentioned() -> None:
+    t = trial("tp_rms_norm")
+    misses = dict(t.code.near_misses(t.calls[0].want, t.calls[0].inputs))
+    for rank in range(4):
+        t.plant(0, rank, t.round(misses["sum divided by the local width"][rank]))
+    found = t.explain(0)
+    assert found.cause is Cause.SCALED and "1/2 = 1/sqrt(W), W = 4 the world size" in found.detail
+    assert "That is a known mistake: sum divided by the local width." in found.detail
+
+
+def test_factors_in_fp8_are_a_matter_of_precision() -> None:
+    t = trial("gemm_reducescatter")
+
+    def product(r: int) -> torch.Tensor:
+        A, B = (t.x(0, r, i).to(torch.float8_e4m3fn).double() for i in (0, 1))
+        return A @ B
+
+    for rank in range(4):
+        t.plant(0, rank, t.round(total(t, 0, product).chunk(4)[rank]))
+    found = t.explain(0)
+    assert found.cause is Cause.PRECISION and "fp8 e4m3 (3 mantissa bits)" in found.detail
+    assert "unbiased" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "words"),
+    [
+        ("bf16", torch.float8_e5m2, "at most 2 mantissa bits, as if rounded to fp8 e5m2"),
+        ("bf16", torch.float8_e4m3fn, "at most 3 mantissa bits, as if rounded to fp8 e4m3"),
+        ("fp32", torch.bfloat16, "at most 7 mantissa bits, as if rounded to bf16"),
+    ],
+)
+def test_results_on_a_coarser_grid(dtype: Dtype, low: torch.dtype, words: str) -> None:
+    t = trial("allreduce", dtype=dtype, size="tiny_2d")
+    for rank in range(4):
+        t.plant(0, rank, t.round(t.calls[0].want[rank].to(low).double()))
+    found = t.explain(0)
+    assert found.cause is Cause.PRECISION and words in found.detail
+
+
+def test_truncation_is_biased() -> None:
+    t = trial("allreduce", dtype="fp32", size="tiny_2d")
+    for rank in range(4):
+        exact_sum = t.calls[0].want[rank].float()
+        t.plant(0, rank, (exact_sum.view(torch.int32) & ~0xFFFF).view(torch.float32))
+    found = t.explain(0)
+    assert found.cause is Cause.PRECISION and "biased toward zero" in found.detail
+
+
+def test_result_that_resembles_nothing_is_unknown_and_located() -> None:
+    t = trial("allreduce")
+    generator = torch.Generator().manual_seed(1)
+    result = t.copy(1, 2)
+    result[1, 2:6, 1:] += torch.randn(4, 2, generator=generator) * 50
+    result[3, 0, 0] = 99
+    t.plant(1, 2, result)
+    found = t.explain(1)
+    assert found.cause is Cause.UNKNOWN
+    assert "rank 2 of 4, call 1 (of calls 0 to 3, size tiny); first at [1, 2, 1]" in found.detail
+    assert "9 of 105 elements, 9 of 105 elements within rows 9 to 21 of 35" in found.detail
+    assert found.mismatch is not None and found.mismatch.expected in found.detail
+
+
+# Races
+
+
+def test_reruns_that_differ_make_a_race() -> None:
+    t = trial("allreduce", 2)
+    steady = list(t.calls)
+    t.plant(1, 0, t.round(t.x(1, 0)))
+    found = t.explain(1, reruns=[t.calls, steady, steady])
+    assert found.cause is Cause.RACE
+    assert "2 of 3 reruns on identical inputs gave another result" in found.detail
+    assert "data of rank 1 are missing" in found.detail
+
+
+def test_reruns_that_differ_by_rounding_are_no_race() -> None:
+    t = trial("allreduce", dtype="fp32")
+    t.plant(1, 0, t.round(total(t, 1, lambda r: t.x(1, r) * (r != 1))))
+    nearly = [replace(call, got=[one * (1 + 1e-6) for one in call.got]) for call in t.calls]
+    assert t.explain(1, reruns=[nearly]).cause is Cause.MISSING_RANK
+
+
+def test_overwritten_data_stay_the_cause_of_a_race() -> None:
+    t = trial("allreduce", 2)
+    steady = list(t.calls)
+    t.plant(1, 0, t.round(t.x(1, 0) + t.x(2, 1)))
+    found = t.explain(1, reruns=[steady])
+    assert found.cause is Cause.OVERWRITTEN and "1 of 1 reruns" in found.detail
+
+
+# Little evidence
+
+
+def test_single_elements_are_explained_with_the_help_of_other_calls() -> None:
+    t = trial("allreduce", 4, size="tiny_one", exact=True, calls=6)
+    for call in range(6):
+        for rank in range(4):
+            t.plant(call, rank, t.round(torch.stack([t.x(call, r) for r in range(3)]).sum(dim=0)))
+    check = check_for(t.problem, True)
+    wrong = [c for c in range(6) if not compare(check, t.calls[c].got[0], t.calls[c].want[0], "bf16").passed]
+    assert len(wrong) > 2
+    found = t.explain(wrong[0])
+    assert found.cause is Cause.MISSING_RANK and "data of rank 3 are missing" in found.detail
+
+
+# The judge's side
+
+
+def test_exact_trials_ask_for_every_value() -> None:
+    problem = get_problem("allreduce")
+    want = torch.tensor([200.0, 3.0], dtype=torch.float64)
+    got = torch.tensor([201.0, 3.0], dtype=torch.bfloat16)
+    assert compare(check_for(problem, False), got, want, "bf16").passed
+    assert not compare(check_for(problem, True), got, want, "bf16").passed
+    codes, other = torch.tensor([1, 2]), torch.tensor([1, 3])
+    check = check_for(replace(problem, check=exact()), True)
+    assert compare(check, codes, codes, "bf16").passed and not compare(check, other, codes, "bf16").passed
+
+
+def test_right_results_are_not_explained() -> None:
+    t = trial("allreduce")
+    with pytest.raises(HarnessError, match="results are right"):
+        t.explain(0)
+
+
+def test_oracle_that_refuses_changed_inputs_leaves_the_other_hypotheses() -> None:
+    t = trial("allreduce")
+    oracle = t.code.oracle
+
+    def picky(inputs: list[tuple[Any, ...]], world_size: int) -> list[Any]:
+        if any(not bool(tensor.any()) for (tensor,) in inputs):
+            raise ValueError("a tensor is zero")
+        return oracle(inputs, world_size)
+
+    t.code = replace(t.code, oracle=picky)
+    t.plant(2, 0, t.round(total(t, 2, lambda r: t.x(1 if r == 1 else 2, r))))
+    assert t.explain(2).cause is Cause.STALE

@@ -1,0 +1,207 @@
+"""Wrong outputs that can be made for any problem, and that its check has to refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from problem_cases import (
+    Trial,
+    compare_ranks,
+    expected_of,
+    float_tensors,
+    inputs_of,
+    judgeside,
+    leaves,
+    map_leaves,
+    oracle,
+    right_outputs,
+    rounded,
+)
+
+from pkb.problems._check import Expected
+
+Outputs = list[Any]
+
+TF32_TOLERANCE = 2e-3
+"""A tolerance in fp32 from which on TF32 tensor cores are allowed."""
+
+FEW = 16
+"""Below so many elements a coarse rounding may happen to be fine."""
+
+
+def wrong_outputs(trial: Trial) -> Iterator[tuple[str, Outputs]]:
+    """(name, outputs of all ranks); some may by accident be the right ones."""
+    yield from _not_computed(trial)
+    yield from _communication_left_out(trial)
+    yield from _one_element(trial)
+    yield from _wrong_form(trial)
+    yield from _low_precision(trial)
+
+
+def near_misses(trial: Trial) -> Iterator[tuple[str, Outputs]]:
+    """The problem's own wrong outputs, in the dtype in which they would be returned."""
+    for name, outputs in judgeside(trial.case.problem_id).near_misses(expected_of(trial), inputs_of(trial)):
+        yield name, [rounded(output, trial.case.dtype) for output in outputs]
+
+
+def _not_computed(trial: Trial) -> Iterator[tuple[str, Outputs]]:
+    right = right_outputs(trial)
+    yield "zeros", _map_tensors(right, torch.zeros_like)
+    yield "another draw's answer", right_outputs(trial.another())
+    num_arguments = min(len(arguments) for arguments in inputs_of(trial))
+    for i in range(num_arguments):
+        own = [arguments[i] for arguments in inputs_of(trial)]
+        if all(isinstance(tensor, torch.Tensor) for tensor in own):
+            outputs = [_where_it_fits(output, t) for output, t in zip(right, own, strict=True)]
+            yield f"argument {i} as it was", outputs
+
+
+def _communication_left_out(trial: Trial) -> Iterator[tuple[str, Outputs]]:
+    world_size, dtype = trial.case.world_size, trial.case.dtype
+    if world_size == 1:
+        return
+    ranks = range(world_size)
+    alone = [oracle(trial, change_inputs(trial, torch.zeros_like, _all_but(trial, r)))[r] for r in ranks]
+    yield "peers' inputs taken for zeros", [rounded(output, dtype) for output in alone]
+    right = right_outputs(trial)
+    yield "ranks rotated by one", right[1:] + right[:1]
+    for rank in (0, world_size - 1):
+        for name, change in (("zeros", torch.zeros_like), ("twice what they are", _double)):
+            changed = oracle(trial, change_inputs(trial, change, {rank}))
+            yield f"rank {rank}'s inputs taken for {name}", [rounded(output, dtype) for output in changed]
+
+
+def _one_element(trial: Trial) -> Iterator[tuple[str, Outputs]]:
+    for name, change in (("NaN in one element", _nan), ("last element of the last row wrong", _off)):
+        for rank, want in enumerate(expected_of(trial)):
+            outputs = right_outputs(trial)
+            outputs[rank] = _change_last_tensor(outputs[rank], want, change)
+            yield f"{name} on rank {rank}", outputs
+
+
+def _wrong_form(trial: Trial) -> Iterator[tuple[str, Outputs]]:
+    right = right_outputs(trial)
+    yield "wrong dtype", _map_tensors(right, _other_dtype)
+    yield "one dimension more", _map_tensors(right, lambda tensor: tensor.unsqueeze(0))
+    yield "one dimension for all", _map_tensors(right, lambda tensor: tensor.flatten())
+    yield "one more thing returned", [(output, None) for output in right]
+
+
+def _low_precision(trial: Trial) -> Iterator[tuple[str, Outputs]]:
+    yield "output through float8", _map_tensors(right_outputs(trial), _if_many(through_float8))
+    if trial.case.dtype == "bf16":
+        yield "float8 operands", _computed_through(trial, through_float8)
+        return
+    yield "bf16 operands and output", _computed_through(trial, _through_bf16)
+    tolerances = [c.tolerance for c in compare_ranks(trial, right_outputs(trial)) if c.tolerance is not None]
+    if not tolerances or max(tolerances) < TF32_TOLERANCE:
+        yield "TF32 operands", _computed_through(trial, _through_tf32)
+
+
+def change_inputs(
+    trial: Trial, change: Callable[[torch.Tensor], torch.Tensor], ranks: set[int]
+) -> list[tuple[Any, ...]]:
+    """Inputs with the floating tensors of some ranks changed; all tensors where none is floating."""
+    only_floats = bool(float_tensors(inputs_of(trial)))
+
+    def change_leaf(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or (only_floats and not leaf.is_floating_point()):
+            return leaf
+        return change(leaf)
+
+    return [
+        map_leaves(arguments, change_leaf) if rank in ranks else arguments
+        for rank, arguments in enumerate(inputs_of(trial))
+    ]
+
+
+def through_float8(tensor: torch.Tensor) -> torch.Tensor:
+    """Rounded to e4m3 with the best scale for the whole tensor."""
+    scale = tensor.abs().max().float().clamp_min(1e-30) / 448.0
+    codes = (tensor.float() / scale).to(torch.float8_e4m3fn)
+    return (codes.float() * scale).to(tensor.dtype)
+
+
+def _through_bf16(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.bfloat16().to(tensor.dtype)
+
+
+def _through_tf32(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype != torch.float32:
+        return tensor
+    bits = tensor.contiguous().view(torch.int32)
+    return ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def _computed_through(trial: Trial, coarsen: Callable[[torch.Tensor], torch.Tensor]) -> Outputs:
+    """Operands made coarse, exact arithmetic, and the output made coarse where it has many elements."""
+    everyone = set(range(trial.case.world_size))
+    coarse = oracle(trial, change_inputs(trial, _if_many(coarsen), everyone))
+    outputs = [rounded(output, trial.case.dtype) for output in coarse]
+    return _map_tensors(outputs, _if_many(coarsen))
+
+
+def _if_many(coarsen: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        return coarsen(tensor) if tensor.is_floating_point() and tensor.numel() >= FEW else tensor
+
+    return change
+
+
+def _all_but(trial: Trial, rank: int) -> set[int]:
+    return set(range(trial.case.world_size)) - {rank}
+
+
+def _double(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor * 2
+
+
+def _map_tensors(outputs: Outputs, change: Callable[[torch.Tensor], torch.Tensor]) -> Outputs:
+    return [
+        map_leaves(output, lambda leaf: change(leaf) if isinstance(leaf, torch.Tensor) else leaf)
+        for output in outputs
+    ]
+
+
+def _where_it_fits(output: Any, tensor: torch.Tensor) -> Any:
+    def change(leaf: Any) -> Any:
+        is_fit = isinstance(leaf, torch.Tensor) and (leaf.dtype, leaf.shape) == (tensor.dtype, tensor.shape)
+        return tensor if is_fit else leaf
+
+    return map_leaves(output, change)
+
+
+def _change_last_tensor(output: Any, want: Any, change: Callable[[torch.Tensor], None]) -> Any:
+    """The output with the last tensor of those changed that are specified and have elements."""
+    result = map_leaves(output, lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf)
+    judged = [
+        leaf
+        for leaf, truth in zip(leaves(result), leaves(want), strict=True)
+        if isinstance(truth, (torch.Tensor, Expected)) and leaf.numel() > 0
+    ]
+    if judged:
+        change(judged[-1])
+    return result
+
+
+def _nan(tensor: torch.Tensor) -> None:
+    if tensor.is_floating_point():
+        tensor.view(-1)[tensor.numel() // 2] = float("nan")
+
+
+def _off(tensor: torch.Tensor) -> None:
+    last = tensor.view(-1)[-1:]
+    if tensor.dtype == torch.bool:
+        last.logical_not_()
+    elif tensor.is_floating_point():
+        rms = tensor.double().square().mean().sqrt()
+        last += float(rms) if rms > 0 else 1.0
+    else:
+        last += 1
+
+
+def _other_dtype(tensor: torch.Tensor) -> torch.Tensor:
+    others = {torch.bfloat16: torch.float32, torch.int64: torch.int32, torch.bool: torch.uint8}
+    return tensor.to(others.get(tensor.dtype, torch.bfloat16 if tensor.is_floating_point() else torch.int64))
