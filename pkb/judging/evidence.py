@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -132,7 +133,17 @@ class Output:
     """Root mean square of the expected values."""
     is_complex: bool
 
-    @property
+    @cached_property
+    def values_wrong(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Got and expected at the sample of wrong elements, float64."""
+        return sample(self.got, self.wrong), sample(self.want, self.wrong)
+
+    @cached_property
+    def values_anywhere(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Got and expected at the sample of all elements, float64."""
+        return sample(self.got, self.anywhere), sample(self.want, self.anywhere)
+
+    @cached_property
     def num_wrong(self) -> int:
         """How many elements are wrong."""
         return int(self.bad.sum()) // (2 if self.is_complex else 1)
@@ -187,12 +198,12 @@ class Evidence:
             other = answer.get(output.path)
             if other is None or other.numel() != output.got.numel():
                 return None
-            got, want, alt = (sample(t, output.wrong) for t in (output.got, output.want, other))
+            (got, want), alt = output.values_wrong, sample(other, output.wrong)
             hit = output.near(got, alt) & ((got - alt).abs() <= (got - want).abs())
             hits.append(hit)
             error += float((got - want)[hit].square().sum())
             residual += float((got - alt)[hit].square().sum())
-            got, want, alt = (sample(t, output.anywhere) for t in (output.got, output.want, other))
+            (got, want), alt = output.values_anywhere, sample(other, output.anywhere)
             changes = output.differs(alt, want)
             changed += int(changes.sum())
             followed += int((changes & ((got - alt).abs() < (got - want).abs())).sum())

@@ -310,7 +310,9 @@ def _first_difference(case: _Case, again: Sequence[Call]) -> str:
         rules = case.rules(before)
         for rank, (one, two) in enumerate(zip(before.got, after.got, strict=True)):
             ours, theirs = flatten(one), flatten(two)
-            for path in ours.keys() & theirs.keys():
+            if ours.keys() != theirs.keys():
+                return f"in its container on rank {rank}, call {at}"
+            for path in ours:
                 count = _num_different(ours[path], theirs[path], rules)
                 if count:
                     return f"in {count} of {ours[path].numel()} elements of {path} on rank {rank}, call {at}"

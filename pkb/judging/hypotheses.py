@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from itertools import combinations
 
@@ -87,8 +88,10 @@ def scalings(scene: Scene, measured: float | None) -> list[Hypothesis]:
         found.append(Hypothesis(Cause.SCALED, says, partial(_scaled, factor)))
     if measured is not None:
         # Any noisy result has a best factor: it explains an error only if little is left, on many elements.
-        says = f"the result is the expected one times {measured:.4g}"
-        answer = partial(_scaled, measured)
+        ratio = Fraction(measured).limit_denominator(16)
+        is_ratio = abs(float(ratio) - measured) < 1e-3 * abs(measured)
+        says = f"the result is the expected one times {ratio if is_ratio else f'{measured:.4g}'}"
+        answer = partial(_scaled, float(ratio) if is_ratio else measured)
         found.append(Hypothesis(Cause.SCALED, says, answer, residual=0.1, min_elems=16))
     return found
 

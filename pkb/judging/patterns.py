@@ -9,7 +9,7 @@ from enum import Enum
 
 import torch
 
-from pkb.judging.evidence import Evidence, Output, Region, locate, name_ranks, sample
+from pkb.judging.evidence import Evidence, Output, Region, locate, name_ranks
 from pkb.judging.hypotheses import missing
 from pkb.judging.scene import Scene
 from pkb.records.verdict import Cause
@@ -93,7 +93,7 @@ def wrong_part(evidence: Sequence[Evidence]) -> Claim | None:
 def factor(evidence: Evidence) -> float | None:
     """The constant that brings the expected values nearest to the wrong ones; None if it is near 0 or 1."""
     output = evidence.outputs[0]
-    got, want = sample(output.got, output.wrong), sample(output.want, output.wrong)
+    got, want = output.values_wrong
     square = float(want.square().sum())
     if not square > 0.0 or not math.isfinite(square):
         return None
@@ -240,7 +240,7 @@ def _noise_words(output: Output) -> str:
     """What the errors of an output say about the precision of its computation; empty if they are no noise."""
     if not output.got.is_floating_point():
         return ""
-    got, want = sample(output.got, output.anywhere), sample(output.want, output.anywhere)
+    got, want = output.values_anywhere
     diff, norm = got - want, float(want.norm())
     if norm == 0.0 or not bool(torch.isfinite(diff).all()):
         return ""

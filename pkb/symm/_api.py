@@ -141,10 +141,7 @@ def _dims(shape: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
 
 
 def _place(device: torch.device | str | int | None) -> torch.device:
-    if device is None:
-        place = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")  # type: ignore[no-untyped-call]
-    else:
-        place = torch.device(device)
+    place = torch.device(_default_device_type() if device is None else device)
     if place.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"empty: device {str(place)!r} was asked for, and torch sees no GPU here. Use device='cpu'.")
     if place.type not in ("cpu", "cuda"):
@@ -152,3 +149,7 @@ def _place(device: torch.device | str | int | None) -> torch.device:
     if place.type == "cuda" and place.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return place
+
+
+def _default_device_type() -> str:
+    return "cuda" if torch.cuda.is_initialized() else "cpu"  # type: ignore[no-untyped-call]

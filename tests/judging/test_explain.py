@@ -525,6 +525,14 @@ def test_near_miss_of_the_problem(name: str, first: int, near_miss: str) -> None
     assert found.cause is Cause.NEAR_MISS and near_miss in found.detail
 
 
+def test_scaled_move_by_a_simple_ratio() -> None:
+    t = trial("allgather", 2)
+    for rank in range(2):
+        t.plant(0, rank, t.round(t.calls[0].want[rank].double() * 2 / 3))
+    found = t.explain(0)
+    assert found.cause is Cause.SCALED and "expected one times 2/3" in found.detail
+
+
 def test_near_miss_that_another_cause_describes_is_mentioned() -> None:
     t = trial("tp_rms_norm")
     misses = dict(t.code.near_misses(t.calls[0].want, t.calls[0].inputs))
@@ -586,6 +594,60 @@ def test_result_that_resembles_nothing_is_unknown_and_located() -> None:
     assert "rank 2 of 4, call 1 (of calls 0 to 3, size tiny); first at [1, 2, 1]" in found.detail
     assert "9 of 105 elements, 9 of 105 elements within rows 9 to 21 of 35" in found.detail
     assert found.mismatch is not None and found.mismatch.expected in found.detail
+
+
+def test_each_output_of_several_is_looked_at() -> None:
+    problem = get_problem("allreduce")
+
+    def oracle(inputs: list[tuple[Any, ...]], world_size: int) -> list[Any]:
+        total = torch.stack([x.double() for x, _ in inputs]).sum(dim=0)
+        counts = torch.stack([n for _, n in inputs])
+        return [{"sum": Expected(total, torch.float32), "counts": counts} for _ in inputs]
+
+    code = Judgeside(
+        inputs=lambda size, draw: (draw.normal(6, 9), draw.integers(0, 1000, 5)),
+        oracle=oracle,
+        cost=problem.load().cost,
+        near_misses=lambda expected, inputs: iter(()),
+    )
+    t = trial_of(problem, code, "tiny", ranks=4, dtype="bf16", exact=False, draws=range(3))
+    right = honest(t.calls[1].want[2]["sum"], "bf16")
+    t.plant(1, 2, {"sum": right, "counts": t.calls[0].got[2]["counts"]})
+    found = t.explain(1)
+    assert found.cause is Cause.STALE and "result['counts'] on rank 2 of 4" in found.detail
+    without = torch.stack([t.x(2, r) for r in (0, 1, 2)]).sum(dim=0).float()
+    t.plant(2, 1, {"sum": without, "counts": t.calls[2].got[1]["counts"]})
+    found = t.explain(2)
+    assert found.cause is Cause.MISSING_RANK and "data of rank 3 are missing" in found.detail
+    assert found.mismatch is not None and found.mismatch.output == "result['sum']"
+
+
+def test_complex_elements_count_once() -> None:
+    problem = get_problem("allgather")
+
+    def oracle(inputs: list[tuple[Any, ...]], world_size: int) -> list[Any]:
+        return [torch.stack([x for (x,) in inputs])] * world_size
+
+    code = Judgeside(
+        inputs=lambda size, draw: (torch.complex(draw.normal(5, 3), draw.normal(5, 3)),),
+        oracle=oracle,
+        cost=problem.load().cost,
+        near_misses=lambda expected, inputs: iter(()),
+    )
+    t = trial_of(problem, code, "tiny", ranks=2, dtype="fp32", exact=False, draws=range(2))
+    t.plant(0, 0, t.calls[0].got[0].flip(0))
+    found = t.explain(0)
+    assert found.cause is Cause.PERMUTED_RANKS
+    assert found.mismatch is not None and found.mismatch.total_elems == found.mismatch.wrong_elems == 30
+    assert found.mismatch.expected.endswith("j")
+
+
+def test_one_rank_alone() -> None:
+    t = trial("allreduce", 1)
+    t.plant(2, 0, t.copy(1, 0))
+    assert t.explain(2).cause is Cause.STALE
+    t.plant(0, 0, torch.linspace(-9, 9, 105, dtype=torch.bfloat16).view(5, 7, 3))
+    assert t.explain(0).cause is Cause.UNKNOWN
 
 
 # Races

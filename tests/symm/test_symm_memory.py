@@ -165,7 +165,7 @@ def test_requests_that_cannot_be_met_are_explained() -> None:
         symm.rendezvous(symm.empty(1, dtype=torch.int64))
     with pytest.raises(UsageError, match="non-negative integers"):
         symm.empty(2, -1, dtype=torch.int64)
-    with pytest.raises(UsageError, match="no symmetric memory. Use 'cpu' or 'cuda'"):
+    with pytest.raises(UsageError, match=r"no symmetric memory\. Use 'cpu' or 'cuda'"):
         symm.empty(1, dtype=torch.int64, device="meta")
     with pytest.raises(UsageError, match=r"no room for a symmetric buffer of \d+ bytes \(/dev/shm: "):
         symm.empty(1 << 56, dtype=torch.uint8)

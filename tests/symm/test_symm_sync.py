@@ -207,13 +207,13 @@ def _ask_for_too_much() -> None:
             with pytest.raises(UsageError, match=rf"peer rank {peer} is out of range: the group has 1 ranks"):
                 request(peer)
     for channel in (-1, symm.NUM_CHANNELS):
-        for synchronize in (
-            lambda channel: handle.barrier(channel),
-            lambda channel: handle.signal(0, channel),
-            lambda channel: handle.wait(0, channel),
-        ):
-            with pytest.raises(UsageError, match=rf"channel {channel} is out of range: channels are 0 to 15"):
-                synchronize(channel)
+        message = rf"channel {channel} is out of range: channels are 0 to 15"
+        with pytest.raises(UsageError, match=message):
+            handle.barrier(channel)
+        with pytest.raises(UsageError, match=message):
+            handle.signal(0, channel)
+        with pytest.raises(UsageError, match=message):
+            handle.wait(0, channel)
     assert repr(handle) == "Handle(rank 0 of 1, [1] torch.int64 on cpu)"
 
 
