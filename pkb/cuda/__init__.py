@@ -3,6 +3,7 @@
 Usable by every solution. Knows nothing of problems, judging or launching ranks.
 """
 
+from pkb.cuda.arguments import peers
 from pkb.cuda.compiler import Build, KernelUse, builds, compile
 from pkb.cuda.copies import copy_2d
 from pkb.cuda.errors import CompileError, LaunchError
@@ -18,4 +19,5 @@ __all__ = [
     "builds",
     "compile",
     "copy_2d",
+    "peers",
 ]

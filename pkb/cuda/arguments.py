@@ -20,6 +20,20 @@ _HINTS = {
     8: "int, a tensor, numpy.uint64 or numpy.float64",
 }
 
+# kMaxRanks of memory.cuh.
+MAX_RANKS = 8
+
+
+def peers(pointers: Sequence[int]) -> ctypes.Array[ctypes.c_uint64]:
+    """Peer pointers of a symmetric buffer, by rank, as the argument for a `Peers` parameter (memory.cuh).
+
+    Raises:
+        ValueError: there are more than `Peers` holds.
+    """
+    if len(pointers) > MAX_RANKS:
+        raise ValueError(f"{len(pointers)} peer pointers, but Peers of memory.cuh holds {MAX_RANKS}.")
+    return (ctypes.c_uint64 * MAX_RANKS)(*pointers)
+
 
 @dataclass(frozen=True)
 class _Plan:

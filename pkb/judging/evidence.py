@@ -67,6 +67,8 @@ def locate(bad: torch.Tensor, alike: torch.Tensor | None = None) -> Region:
     wrong = int(flat.sum())
     if wrong == total:
         return Region("all", f"all {total} elements" if total != 1 else "the only element")
+    if wrong >= 0.9 * total:
+        return Region("all", f"{wrong} of {total} elements")
     first = int(flat.int().argmax())
     if _is_dense(full.flatten()[first:]):
         start = list(unravel(first, bad.shape))
@@ -122,7 +124,7 @@ class Output:
     got: torch.Tensor
     want: torch.Tensor
     bad: torch.Tensor
-    """Wrong elements, bool, shape of `got`."""
+    """Wrong numbers, bool, shape of `got`."""
     wrong: torch.Tensor
     """Row-major positions of a sample of the wrong elements."""
     anywhere: torch.Tensor
@@ -144,19 +146,19 @@ class Output:
         return sample(self.got, self.anywhere), sample(self.want, self.anywhere)
 
     @cached_property
+    def marks(self) -> torch.Tensor:
+        """Wrong elements in the output's own shape, where a complex number is one element."""
+        return self.bad.any(dim=-1) if self.is_complex else self.bad
+
+    @cached_property
     def num_wrong(self) -> int:
         """How many elements are wrong."""
-        return int(self.bad.sum()) // (2 if self.is_complex else 1)
+        return int(self.marks.sum())
 
     @property
     def num_total(self) -> int:
         """How many elements the output has."""
-        return self.bad.numel() // (2 if self.is_complex else 1)
-
-    @property
-    def marks(self) -> torch.Tensor:
-        """Wrong elements in the output's own shape, where a complex number is one element."""
-        return self.bad[..., 0] if self.is_complex else self.bad
+        return self.marks.numel()
 
     def shown(self, values: torch.Tensor, place: int) -> str:
         """The value of an element, for messages."""
@@ -251,11 +253,11 @@ def _outputs(comparison: Comparison, got: Any, want: Any, rules: Rules) -> Itera
         if value is None or truth is None or value.shape != truth.shape or value.numel() == 0:
             continue
         is_complex = finding.got is not None and finding.got.is_complex()
-        bad = torch.ones_like(value, dtype=torch.bool)
-        if finding.bad is not None:
-            if finding.bad.shape != (value.shape[:-1] if is_complex else value.shape):
-                continue
-            bad = finding.bad.unsqueeze(-1).expand(value.shape) if is_complex else finding.bad
+        bad = torch.ones_like(value, dtype=torch.bool) if finding.bad is None else finding.bad
+        if is_complex and bad.shape == value.shape[:-1]:
+            bad = bad.unsqueeze(-1).expand(value.shape)
+        if bad.shape != value.shape:
+            continue
         if not bool(bad.any()):
             continue
         bad = bad.contiguous()

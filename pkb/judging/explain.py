@@ -190,11 +190,11 @@ def _claim_of(case: _Case, family: Sequence[Hypothesis]) -> Claim | None:
     if best is None:
         return None
     hypothesis, match = best
-    says = {first.rank: hypothesis.says.replace("<rank>", str(first.rank))}
+    says = {first.rank: hypothesis.says}
     for evidence in others:
         again = _fitting(case, [hypothesis], evidence) or _fitting(case, family, evidence)
         if again is not None:
-            says[evidence.rank] = again[0].says.replace("<rank>", str(evidence.rank))
+            says[evidence.rank] = again[0].says
     explained = len(says) / len(case.evidence)
     return Claim(hypothesis.cause, says, match.share, match.coverage, match.share + match.coverage + explained)
 
@@ -220,7 +220,9 @@ def _fit(hypothesis: Hypothesis, scene: Scene, evidence: Evidence) -> Match | No
     match = None if answer is None else evidence.match(answer)
     if match is None or match.share < _ENOUGH or match.residual > hypothesis.residual:
         return None
-    return match if match.coverage >= hypothesis.coverage else None
+    # A few elements fit many an answer by chance: then it must be right about the other elements too.
+    least = 0.9 if evidence.num_wrong < _THIN else hypothesis.coverage
+    return match if match.coverage >= least else None
 
 
 def _is_borne_out(case: _Case, hypothesis: Hypothesis, evidence: Evidence) -> bool:
@@ -374,23 +376,27 @@ def _told(says: Mapping[int, str]) -> str:
     by_clause: dict[str, list[int]] = {}
     for rank, clause in says.items():
         by_clause.setdefault(clause, []).append(rank)
-    if len(by_clause) == 1:
-        return next(iter(by_clause))
-    return "; ".join(f"on {name_ranks(ranks)} {clause}" for clause, ranks in by_clause.items())
+    words = []
+    for clause, ranks in by_clause.items():
+        is_named = len(by_clause) == 1 or "<rank>" in clause
+        words.append(clause.replace("<rank>", name_ranks(ranks)) if is_named else f"on {name_ranks(ranks)} {clause}")
+    return "; ".join(words)
 
 
 def _evidence(case: _Case, claim: Claim) -> str:
     first = _mismatch(case.evidence[0])
     ranks = [evidence.rank for evidence in case.evidence]
-    where = locate(case.evidence[0].outputs[0].marks).text
-    region = f", {where}" if claim.cause is Cause.UNKNOWN or claim.coverage < 0.9 else ""
+    count = f"{first.wrong_elems} of {first.total_elems} elements"
+    region = locate(case.evidence[0].outputs[0].marks)
+    is_told = region.kind != "all" and (claim.cause is Cause.UNKNOWN or claim.coverage < 0.9)
+    where = region.text if is_told else count
     finding = case.first_finding[1].detail
     error = f" ({finding})" if claim.cause in (Cause.UNKNOWN, Cause.PRECISION) and finding else ""
     at = f"at {list(first.index)} " if first.index else ""
     return (
         f"Wrong: {first.output} on {name_ranks(ranks)} of {case.scene.world_size}, {case.where}; first {at}on"
         f" rank {first.rank}: got {first.got}, expected {first.expected};"
-        f" {first.wrong_elems} of {first.total_elems} elements{region}{error}."
+        f" {where if count in where else f'{count}, {where}'}{error}."
     )
 
 

@@ -24,7 +24,7 @@ class Hypothesis:
 
     cause: Cause
     says: str
-    """What is wrong, a clause; `<rank>` stands for the rank that it is found on."""
+    """What is wrong, a clause; `<rank>` stands for the rank or ranks that it is found on."""
     answer: Callable[[Scene, int], Answer | None]
     """What a rank would return; None when the mistake cannot be made there."""
     residual: float = 0.5
@@ -144,7 +144,7 @@ def _whole_results(scene: Scene) -> list[Hypothesis]:
             says = f"the returned tensor was overwritten by call {scene.at + distance}, {distance} calls later"
         found.append(Hypothesis(Cause.OVERWRITTEN, says, partial(_other_call, distance)))
     for s in range(scene.world_size):
-        says = f"rank <rank> returned what rank {s} should return"
+        says = f"<rank> returned what rank {s} should return"
         found.append(Hypothesis(Cause.PERMUTED_RANKS, says, partial(_of_rank, s)))
     return found
 
@@ -170,7 +170,7 @@ def missing(scene: Scene) -> list[tuple[int | None, Hypothesis]]:
     for s in range(scene.world_size):
         says = f"the data of rank {s} are missing, as if they were zero"
         found.append((s, Hypothesis(Cause.MISSING_RANK, says, partial(_zeroed, s, None))))
-    own = "the rank's own part (rank <rank>) is missing, as if it were zero"
+    own = "the own part of <rank> is missing, as if it were zero"
     for leaf in scene.variants()[1:]:
         found.append((None, Hypothesis(Cause.MISSING_RANK, own, partial(_own_zeroed, leaf))))
     return found
@@ -198,7 +198,7 @@ def _from_other_call(scene: Scene, offsets: Sequence[int]) -> list[Hypothesis]:
             # A part of the peers is for `mixtures` to name.
             found.append(Hypothesis(cause, says, partial(_with_peers_data_of, offset), coverage=0.9))
         for leaf in scene.variants()[1:]:
-            says = f"the rank's own part (rank <rank>) is that of {when}"
+            says = f"the own part of <rank> is that of {when}"
             found.append(Hypothesis(cause, says, partial(_with_own_data_of, offset, leaf)))
     return found
 

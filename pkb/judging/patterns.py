@@ -21,7 +21,7 @@ class Claim:
 
     cause: Cause
     says: dict[int, str]
-    """A clause for each rank."""
+    """A clause for each rank, in which `<rank>` stands for the ranks that share it."""
     share: float = 1.0
     """Share of the first failing rank's wrong elements that it accounts for."""
     coverage: float = 1.0
@@ -251,7 +251,7 @@ def _noise_words(output: Output) -> str:
     slope = float((got * want).sum()) / norm**2 - 1
     bias = f", biased {'toward' if slope < 0 else 'away from'} zero" if abs(slope) > 0.5 * error else ", unbiased"
     words = _bits_words(output.got, got, error)
-    return f"small errors all over the output ({error:.2g} of its norm{bias}): {words}"
+    return f"small errors all over the output (about {error:.1g} of its norm{bias}): {words}"
 
 
 def _is_everywhere(diff: torch.Tensor, typical: float) -> bool:
@@ -274,7 +274,7 @@ def _bits_words(raw: torch.Tensor, got: torch.Tensor, error: float) -> str:
     # that.
     effective = math.log2(0.2 / error)
     bits = math.ceil(effective - 0.3)
-    about = f"about {max(effective, 0.0):.1f} effective mantissa bits"
+    about = f"about {max(round(2 * effective) / 2, 0.0):g} effective mantissa bits"
     if bits in _FORMATS:
         return f"{about}, as if rounded to {_FORMATS[bits]} ({bits} mantissa bits) on the way"
     if 3 < bits < 7:

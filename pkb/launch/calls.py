@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
 from pkb import symm
 from pkb.launch import wire
@@ -114,7 +115,8 @@ class Caller:
         end_ns = time.monotonic_ns()
         self.progress.set(State.RETURNED, plan.iterations - 1)
         timed = BlockTime(device_us=self.stream.elapsed_us(), start_ns=start_ns, end_ns=end_ns)
-        description, tensors = None, []
+        description: wire.Header | None = None
+        tensors: list[torch.Tensor] = []
         if plan.return_result:
             description, tensors = wire.describe(result, self.device, self.max_result_bytes)
         return Answer(BlockAnswer(done="time_block", time=timed, result=description), tensors)
@@ -127,7 +129,7 @@ class Caller:
             self.solution(*self.draws[plan.draw])
             self.stream.synchronize()
         self.progress.set(State.RETURNED, 0)
-        cpu = torch.autograd.DeviceType.CPU
+        cpu = DeviceType.CPU
         counts = Counter((e.name, e.device_type != cpu) for e in profile.function_events)
         events = tuple(
             Event(name=name[:300], on_device=on_device, count=count)

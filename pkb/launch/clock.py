@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -60,13 +60,13 @@ class CudaStream:
     _CYCLES_PER_US = 1900
 
     def __init__(self) -> None:
-        self._begin = torch.cuda.Event(enable_timing=True)
-        self._end = torch.cuda.Event(enable_timing=True)
+        self._begin: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self._end: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
     def delay(self, microseconds: int) -> None:
         """Enqueue a kernel that spins."""
         if microseconds:
-            torch.cuda._sleep(microseconds * self._CYCLES_PER_US)
+            torch.cuda._sleep(microseconds * self._CYCLES_PER_US)  # type: ignore[no-untyped-call]
 
     def synchronize(self) -> None:
         """Wait for every stream, also for those that the candidate made."""
@@ -82,7 +82,7 @@ class CudaStream:
 
     def elapsed_us(self) -> float | None:
         """Time between the events; call after `synchronize`."""
-        return self._begin.elapsed_time(self._end) * 1e3
+        return float(self._begin.elapsed_time(self._end)) * 1e3
 
 
 def spin_until(monotonic_ns: int) -> None:

@@ -86,7 +86,14 @@ def fingerprint(mode: DeviceMode) -> Fingerprint:
         topology=_topology() if on_gpu else "",
         driver=_driver() if on_gpu else "",
         cuda=torch.version.cuda or "",
-        nccl=".".join(map(str, torch.cuda.nccl.version())) if on_gpu else "",
+        nccl=".".join(
+            map(
+                str,
+                torch.cuda.nccl.version(),  # type: ignore[no-untyped-call]
+            )
+        )
+        if on_gpu
+        else "",
         torch=torch.__version__,
         python=platform.python_version(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",

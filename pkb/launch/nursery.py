@@ -191,7 +191,7 @@ def _children_of(pid: int) -> set[int]:
             except (FileNotFoundError, ProcessLookupError):
                 continue
             # The command name stands in parentheses and may hold spaces: count from behind it.
-            state, parent = stat.rpartition(")")[2].split()[:2]
+            parent = stat.rpartition(")")[2].split()[1]
             if int(parent) == pid:
                 children.add(int(entry.name))
     return children

@@ -262,9 +262,7 @@ class RankSet:
             os.close(output_fd)
         progress = ProgressPage(progress_fd)
         os.close(progress_fd)
-        # Sending blocks, receiving must not: a rank that stalls in the middle of a message meets the deadline.
-        channel = ours
-        return _Rank(number, pid, channel, wire.Reader(_NonBlocking(channel)), progress, stack_fd)
+        return _Rank(number, pid, ours, wire.Reader(ours), progress, stack_fd)
 
     def _environment(self, number: int) -> dict[str, str]:
         environment = {
@@ -392,17 +390,6 @@ def _graver(first: _FirstFailure | None, then: _FirstFailure) -> _FirstFailure:
     if first is None or (first.kind == "fault" and then.kind == "died"):
         return then
     return first
-
-
-class _NonBlocking:
-    """A view of a socket that receives without blocking while sending still blocks."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-
-    def recv_into(self, buffer: memoryview) -> int:
-        """Receive what is there; raises BlockingIOError when nothing is."""
-        return self._sock.recv_into(buffer, 0, socket.MSG_DONTWAIT)
 
 
 def describe_exit(code: int) -> str:

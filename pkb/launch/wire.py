@@ -42,10 +42,11 @@ def send(sock: socket.socket, header: Header, payloads: Sequence[memoryview] = (
 
 
 class Reader:
-    """Puts messages together from a non-blocking socket, however they are cut up."""
+    """Puts messages together from a socket, however they are cut up."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, *, blocking: bool = False) -> None:
         self._sock = sock
+        self._flags = 0 if blocking else socket.MSG_DONTWAIT
         self._parts = self._read()
         self._wanted = next(self._parts)
         self._filled = 0
@@ -60,7 +61,7 @@ class Reader:
         while True:
             while self._filled < len(self._wanted):
                 try:
-                    count = self._sock.recv_into(self._wanted[self._filled :])
+                    count = self._sock.recv_into(self._wanted[self._filled :], 0, self._flags)
                 except BlockingIOError:
                     return None
                 except ConnectionResetError as error:
@@ -99,7 +100,7 @@ class Reader:
 
 def receive_blocking(sock: socket.socket) -> Header | None:
     """Next header on a blocking socket, used by ranks; None when the judge has closed it."""
-    reader = Reader(sock)
+    reader = Reader(sock, blocking=True)
     try:
         message = reader.poll()
     except EOFError:
@@ -150,7 +151,7 @@ def raw_bytes(tensor: torch.Tensor) -> memoryview:
     flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
     if flat.numel() == 0:
         return memoryview(b"")
-    return memoryview(flat.view(torch.uint8).numpy())
+    return flat.view(torch.uint8).numpy().data
 
 
 def rebuild(description: Header, payload: bytearray, offset: int = 0) -> tuple[Any, int]:

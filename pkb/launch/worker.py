@@ -103,7 +103,9 @@ class _Rank:
                 backend, device_id = "cpu:gloo,cuda:nccl", self._device
         dist.init_process_group(
             backend,
-            store=dist.FileStore(command.store, command.world_size),
+            store=dist.FileStore(  # type: ignore[attr-defined]
+                command.store, command.world_size
+            ),
             rank=command.rank,
             world_size=command.world_size,
             timeout=_GROUP_TIMEOUT,

@@ -9,7 +9,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from pkb.records.errors import UsageError
-from pkb.records.verdict import SCHEMA_VERSION, Verdict
+from pkb.records.verdict import Verdict
+
+_SCHEMA_VERSION = Verdict.model_fields["schema_version"].default
 
 
 def append(path: str | Path, verdict: Verdict) -> None:
@@ -49,9 +51,9 @@ def _parse(line: str, where: str) -> Verdict:
     except json.JSONDecodeError as error:
         raise UsageError(f"{where}: not JSON ({error}). Each line must be one verdict record.") from error
     version = fields.get("schema_version") if isinstance(fields, dict) else None
-    if version != SCHEMA_VERSION:
+    if version != _SCHEMA_VERSION:
         raise UsageError(
-            f"{where}: schema version {version!r}, this pkb reads {SCHEMA_VERSION}. Use the pkb that wrote it."
+            f"{where}: schema version {version!r}, this pkb reads {_SCHEMA_VERSION}. Use the pkb that wrote it."
         )
     try:
         return Verdict.model_validate(fields)

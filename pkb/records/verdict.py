@@ -13,8 +13,6 @@ from pkb.records.base import Record
 from pkb.records.machine import Fingerprint
 from pkb.records.solution import Solution
 
-SCHEMA_VERSION = 1
-
 
 class Status(StrEnum):
     """What became of a candidate."""
@@ -229,7 +227,7 @@ class Timing(Record):
 class Verdict(Record):
     """Outcome of judging one solution on one problem."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1] = 1
     problem: str
     """Id of the problem: its folder name."""
     problem_sha256: str

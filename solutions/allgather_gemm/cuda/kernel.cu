@@ -59,5 +59,4 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   }
   barrier.sync();
-  barrier.end_call();
 }

@@ -76,13 +76,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   const long long stride = gridDim.x * static_cast<long long>(kThreads);
   const long long half = (barrier.calls() & 1) * world_size * num_packs;
 
-  for (long long i = first; i < num_packs; i += stride) {
-    const uint4 v = load_pack(in, i, num_elems);
-    for (int step = 1; step < world_size; ++step) {
-      const int peer = (rank + step) % world_size;
-      packs_of(peers, peer)[half + rank * num_packs + i] = v;
-    }
-  }
+  copy_packs<kBatchPacks>(
+      first, num_packs, stride, [&](long long i) { return load_pack(in, i, num_elems); },
+      [&](long long i, uint4 v) {
+        for (int step = 1; step < world_size; ++step) {
+          packs_of(peers, (rank + step) % world_size)[half + rank * num_packs + i] = v;
+        }
+      });
   barrier.sync();
   const uint4* arrived = packs_of(peers, rank) + half;
   for (long long i = first; i < num_packs; i += stride) {

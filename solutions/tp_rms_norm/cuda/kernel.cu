@@ -13,8 +13,8 @@
 //   of their own. A block sends all sums of a tile before it waits for any, and all ranks walk their tiles in the
 //   same order, so no rank waits for a message that needs one of its own later ones.
 //
-// Splits: a tile is 1, 2, 4 or 8 rows, shared by the 8 warps of a block; up to four blocks an SM, all resident, walk
-//   over the tiles. While one block waits for the peers' sums the three beside it read or write.
+// Splits: a tile is 1, 2, 4 or 8 rows, shared by the 8 warps of a block; up to three blocks an SM, all resident, walk
+//   over the tiles. While one block waits for the peers' sums the two beside it read or write.
 //
 // Assumes: x, weight and out of one dtype: float, bfloat16 or half; up to 8 ranks; x, weight and out start on 16-byte
 //   boundaries; any number of rows and columns (rows that do not start on such a boundary are read element by
@@ -30,10 +30,12 @@ using namespace pkb;
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpThreads;
-constexpr int kBlocksPerSm = 4;
+constexpr int kBlocksPerSm = 3;
 constexpr int kMaxBlocks = 1024;
 constexpr int kMaxTileRows = kWarps;
-constexpr int kBatchPacks = 4;
+// The most loads in flight that leave three blocks an SM without spilled registers.
+template <class T>
+constexpr int kBatchPacks = sizeof(T) == 4 ? 2 : 4;
 // Symmetric buffer: the blocks' signals, then two halves of slots [W, T].
 constexpr int kSignalBytes = kMaxBlocks * sizeof(BlockSignals);
 static_assert(kSignalBytes == 65536, "SIGNAL_BYTES of solution.py");
@@ -75,7 +77,7 @@ struct Row {
 
   __device__ float sum_of_squares() const {
     float sum = 0.0f;
-    copy_packs<kBatchPacks>(
+    copy_packs<kBatchPacks<T>>(
         lane, num_packs, num_lanes, [&](long long i) { return load(x, i); },
         [&](long long i, uint4 v) {
           if (i < num_kept) kept[i] = v;
@@ -88,7 +90,7 @@ struct Row {
   }
 
   __device__ void scale(const T* weight, float factor) const {
-    copy_packs<kBatchPacks>(
+    copy_packs<kBatchPacks<T>>(
         lane, num_packs, num_lanes, [&](long long i) { return i < num_kept ? kept[i] : load(x, i); },
         [&](long long i, uint4 v) {
           float y[kPackElems<T>], w[kPackElems<T>];
