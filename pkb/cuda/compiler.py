@@ -9,20 +9,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from pkb.cuda.cache import cache_dir, locked, write_atomic
-from pkb.cuda.errors import CompileError
 from pkb.cuda.headers import (
     OWN_HEADERS,
     SHIM_HEADERS,
     digest_of_includes,
-    has_toolkit_headers,
     toolkit_includes,
 )
 from pkb.cuda.module import Module
+from pkb.cuda.nvrtc import compile_to_cubin, nvrtc_version
 from pkb.records.errors import UsageError
 
 _ARCH_WITHOUT_GPU = "sm_90a"
@@ -90,7 +88,7 @@ class _Request:
     arch: str
     local_folders: tuple[Path, ...]
 
-    def key(self, nvrtc_version: tuple[int, int]) -> str:
+    def key(self) -> str:
         facts = [
             _FORMAT,
             self.text,
@@ -99,7 +97,7 @@ class _Request:
             list(self.kernels),
             list(self.options),
             [str(folder) for folder in (*self.local_folders, *toolkit_includes())],
-            list(nvrtc_version),
+            list(nvrtc_version()),
             digest_of_includes(self.text, self.local_folders),
         ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
@@ -141,7 +139,6 @@ def compile(
         CompileError: the code does not compile; holds the compiler's whole log.
         UsageError: the extra `cuda` is not installed, or the file is not there.
     """
-    nvrtc = _import_nvrtc()
     text, beside, default_name = _read(source)
     request = _Request(
         text=text,
@@ -151,23 +148,10 @@ def compile(
         arch=arch or _arch_at_hand(),
         local_folders=(*beside, OWN_HEADERS, SHIM_HEADERS, *(Path(p).absolute() for p in include_paths)),
     )
-    entry = _cached_or_compiled(nvrtc, request)
+    entry = _cached_or_compiled(request)
     _builds.append(entry.build)
     names = {use.name: use.symbol for use in entry.build.kernels}
     return Module(name=request.name, arch=request.arch, cubin=entry.cubin, symbols={**names, **entry.symbols})
-
-
-def _import_nvrtc() -> Any:
-    try:
-        from cuda.bindings import nvrtc
-
-        nvrtc.nvrtcVersion()  # loads the library itself: a wheel of its own
-    except (ImportError, RuntimeError) as error:
-        raise UsageError(
-            f"pkb.cuda.compile needs NVRTC and its bindings ({error}). "
-            "Install them: pip install 'parallelkernelbench[cuda]'"
-        ) from error
-    return nvrtc
 
 
 def _read(source: str | Path) -> tuple[str, tuple[Path, ...], str]:
@@ -189,10 +173,8 @@ def _arch_at_hand() -> str:
     return f"sm_{major}{minor}{suffix}"
 
 
-def _cached_or_compiled(nvrtc: Any, request: _Request) -> _Entry:
-    status, *version = nvrtc.nvrtcVersion()
-    _check(nvrtc, status)
-    key = request.key((version[0], version[1]))
+def _cached_or_compiled(request: _Request) -> _Entry:
+    key = request.key()
     folder = cache_dir("cubin")
     file = folder / f"{key}.cubin"
     entry = _load(file)
@@ -202,7 +184,7 @@ def _cached_or_compiled(nvrtc: Any, request: _Request) -> _Entry:
         # Another process may have compiled it while this one waited for the lock.
         entry = _load(file)
         if entry is None:
-            entry = _compile(nvrtc, request)
+            entry = _compile(request)
             write_atomic(file, _to_bytes(entry))
         return entry
 
@@ -235,7 +217,7 @@ def _load(file: Path) -> _Entry | None:
         return None
 
 
-def _compile(nvrtc: Any, request: _Request) -> _Entry:
+def _compile(request: _Request) -> _Entry:
     options = [
         f"--gpu-architecture={request.arch}",
         "--std=c++17",
@@ -245,65 +227,16 @@ def _compile(nvrtc: Any, request: _Request) -> _Entry:
         *request.options,
     ]
     started = time.monotonic()
-    status, program = nvrtc.nvrtcCreateProgram(request.text.encode(), request.name.encode(), 0, [], [])
-    _check(nvrtc, status)
-    try:
-        for kernel in request.kernels:
-            _check(nvrtc, nvrtc.nvrtcAddNameExpression(program, kernel.encode())[0])
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
-        log = _log(nvrtc, program)
-        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise CompileError(request.name, _explained(log, status))
-        symbols = {kernel: _symbol(nvrtc, program, kernel) for kernel in request.kernels}
-        cubin = _cubin(nvrtc, program)
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
+    made = compile_to_cubin(request.text, request.name, request.kernels, options)
     build = Build(
         name=request.name,
         arch=request.arch,
         seconds=round(time.monotonic() - started, 4),
         cached=False,
-        kernels=_uses(log, symbols),
-        log=log,
+        kernels=_uses(made.log, made.symbols),
+        log=made.log,
     )
-    return _Entry(build=build, symbols=symbols, cubin=cubin)
-
-
-def _explained(log: str, status: Any) -> str:
-    """The log, with what is needed to act on it where the compiler itself says too little."""
-    if not log.strip():
-        return f"error: {status.name} without a log"
-    if not has_toolkit_headers():
-        return f"{log}\nCUDA's headers were not found. Install them: pip install 'parallelkernelbench[cuda]'"
-    return log
-
-
-def _log(nvrtc: Any, program: Any) -> str:
-    status, size = nvrtc.nvrtcGetProgramLogSize(program)
-    _check(nvrtc, status)
-    # One byte more: Python shares its one-byte strings, and an empty log would be written into the shared one.
-    buffer = b"\0" * (size + 1)
-    _check(nvrtc, nvrtc.nvrtcGetProgramLog(program, buffer)[0])
-    return buffer.rstrip(b"\0").decode(errors="replace").strip()
-
-
-def _symbol(nvrtc: Any, program: Any, kernel: str) -> str:
-    status, symbol = nvrtc.nvrtcGetLoweredName(program, kernel.encode())
-    _check(nvrtc, status)
-    return str(symbol.decode())
-
-
-def _cubin(nvrtc: Any, program: Any) -> bytes:
-    status, size = nvrtc.nvrtcGetCUBINSize(program)
-    _check(nvrtc, status)
-    buffer = b"\0" * size
-    _check(nvrtc, nvrtc.nvrtcGetCUBIN(program, buffer)[0])
-    return buffer
-
-
-def _check(nvrtc: Any, status: Any) -> None:
-    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise CompileError("NVRTC", f"error: {status.name}")
+    return _Entry(build=build, symbols=made.symbols, cubin=made.cubin)
 
 
 def _uses(log: str, symbols: dict[str, str]) -> tuple[KernelUse, ...]:

@@ -96,7 +96,8 @@ class Candidate:
 
     def _run(self, plan: TrialPlan, deadline_s: float) -> TrialOutcome:
         world_size = self._config.world_size
-        commands = [skewed_calls(plan, rank, world_size, self.truth.secret) for rank in range(world_size)]
+        sizes = [self._schedule.draws[position].size for position in plan.calls]
+        commands = [skewed_calls(plan, sizes, rank, world_size, self.truth.secret) for rank in range(world_size)]
         messages = self.ranks.request(commands, deadline_s)
         try:
             return check_trial(self.truth, plan, messages)

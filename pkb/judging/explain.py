@@ -355,8 +355,9 @@ def _detail(case: _Case, claim: Claim, unsteady: str, cause: Cause) -> str:
         sentences.append("Not every hypothesis was tried: the oracle takes too long at this size.")
     if claim.share < 1.0:
         sentences.append(f"It accounts for {claim.share:.1%} of the wrong elements.")
-    if case.evidence[0].num_wrong < _THIN and claim.cause is not Cause.UNKNOWN and not case.other_failures:
-        sentences.append(f"Only {case.evidence[0].num_wrong} wrong element(s) speak for it.")
+    num_wrong = case.evidence[0].num_wrong
+    if claim.quality > 0.0 and num_wrong < _THIN and not case.other_failures:
+        sentences.append(f"Only {num_wrong} wrong {'element speaks' if num_wrong == 1 else 'elements speak'} for it.")
     return " ".join([*sentences, _evidence(case, claim)])
 
 

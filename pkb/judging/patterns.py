@@ -207,10 +207,10 @@ def _nonfinite_words(one: _Blanks) -> str:
         num_nan += int(torch.isnan(got).sum())
         num_inf += int(torch.isinf(got).sum())
         num_finite += int(torch.isfinite(got).sum())
-    words = [f"{n} elements are {what}" for n, what in ((num_nan, "NaN"), (num_inf, "infinite")) if n]
+    words = [f"{n} {what}" for n, what in ((num_nan, "NaN"), (num_inf, "infinite")) if n]
     if num_finite:
-        words.append(f"{num_finite} elements are finite that should not be")
-    return f"{' and '.join(words)}; {_region(one).text}"
+        words.append(f"{num_finite} finite where infinite or NaN is expected")
+    return f"not finite or wrongly finite: {' and '.join(words)}; {_region(one).text}"
 
 
 def _is_all_zero(evidence: Evidence) -> bool:

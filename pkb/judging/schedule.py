@@ -16,8 +16,9 @@ _HEAVY_BYTES = 256 * 1024**2
 _COLD_BYTES = 256 * 1024**2
 """Timed arguments rotate over at least this much, several times any L2 cache of today."""
 _MAX_TIMED_DRAWS = 16
-_MAX_SKEW_US = 4000
-_NUM_BARRIER_DELAYS = 23  # Prime, so that delays do not fall into step with calls.
+_MIN_SKEW_US = 2000
+_MAX_SKEW_US = 8000
+"""Longer than a fast rank needs to return from a small call and to begin the next one."""
 
 
 @dataclass(frozen=True)
@@ -103,23 +104,44 @@ def make_schedule(problem: Problem, code: Judgeside, config: JudgeConfig, *, tim
     return Schedule(tuple(draws), tuple(trials), rotation, tuple(sorted(heavy)))
 
 
-def skewed_calls(trial: TrialPlan, rank: int, world_size: int, secret: bytes) -> RunCalls:
-    """A trial's calls for one rank, with random delays that hit another rank at every call."""
-    shared = random.Random(secret + f"skew {trial.index}".encode())
-    own = random.Random(secret + f"skew {trial.index} {rank}".encode())
+def skewed_calls(trial: TrialPlan, sizes: Sequence[str], rank: int, world_size: int, secret: bytes) -> RunCalls:
+    """A trial's calls for one rank, with random delays that hit another rank at every call.
+
+    A call that is followed by one of the same size has a slow reader: one rank waits inside the call, behind a
+    barrier, while its peers run ahead, so a buffer without a leave barrier is overwritten under its eyes; the
+    next call then starts without delay on any rank. Every other call has a slow writer: one rank starts late,
+    so peers that do not wait for it read old data.
+
+    Args:
+        trial: its calls.
+        sizes: the size of each call.
+        rank: whose delays are wanted.
+        world_size: number of ranks.
+        secret: the run's secret.
+    """
+    chance = random.Random(secret + f"skew {trial.index}".encode())
     plans = []
-    for draw in trial.calls:
-        slow_host, slow_device, slow_reader = (shared.randrange(world_size) for _ in range(3))
+    follows_slow_reader = False
+    for number, draw in enumerate(trial.calls):
+        # The same draws on every rank, whoever they hit.
+        victim, late_reader = chance.randrange(world_size), chance.randrange(world_size)
+        delay, late = chance.randint(_MIN_SKEW_US, _MAX_SKEW_US), chance.randrange(_MIN_SKEW_US)
+        on_device = chance.random() < 0.5
+        slow_reader = number + 1 < len(sizes) and sizes[number] == sizes[number + 1]
+        slow_writer = not slow_reader and not follows_slow_reader
+        # Most solutions read behind their first barrier; in every third trial the second is tried.
+        behind = (0, delay) if trial.index % 3 == 1 else (delay,)
         plans.append(
             CallPlan(
                 draw=draw,
-                host_delay_us=own.randrange(_MAX_SKEW_US) if rank == slow_host else 0,
-                device_delay_us=own.randrange(_MAX_SKEW_US) if rank == slow_device else 0,
-                late_read_us=own.randrange(_MAX_SKEW_US) if rank == slow_reader else 0,
+                host_delay_us=delay if slow_writer and rank == victim and not on_device else 0,
+                device_delay_us=delay if slow_writer and rank == victim and on_device else 0,
+                late_read_us=late if slow_writer and rank == late_reader else 0,
+                barrier_delays_us=behind if slow_reader and rank == victim else (),
             )
         )
-    delays = [own.randrange(_MAX_SKEW_US) if own.random() < 0.3 else 0 for _ in range(_NUM_BARRIER_DELAYS)]
-    return RunCalls(calls=tuple(plans), barrier_delays_us=tuple(delays))
+        follows_slow_reader = slow_reader
+    return RunCalls(calls=tuple(plans))
 
 
 def rank_bytes(problem: Problem, code: Judgeside, config: JudgeConfig, schedule: Schedule) -> int:

@@ -61,7 +61,6 @@ class Caller:
         Arguments lie in the same buffers for every call of the same shapes, with new contents each time, so
         an answer remembered by address is a wrong one.
         """
-        symm.set_after_barrier(_delays(plan.barrier_delays_us, self.stream))
         results: list[wire.Header] = []
         tensors: list[torch.Tensor] = []
         mutated: list[tuple[int, int, torch.Tensor]] = []
@@ -74,6 +73,7 @@ class Caller:
             time.sleep(call.host_delay_us / 1e6)
             self.stream.delay(call.device_delay_us)
             self.progress.set(State.IN_CALL, number)
+            symm.set_after_barrier(_delays(call.barrier_delays_us, self.stream))
             result = self.solution(*arguments)
             self.progress.set(State.RETURNED, number)
             self.stream.delay(call.late_read_us)
@@ -163,11 +163,11 @@ class Caller:
 
 
 def _delays(delays_us: tuple[int, ...], stream: Stream) -> Callable[[], None] | None:
-    """A callback that delays by each of the given times in turn."""
+    """A callback that delays by each of the given times once, in order."""
     if not delays_us:
         return None
-    cycle = itertools.cycle(delays_us)
-    return lambda: stream.delay(next(cycle))
+    left = iter(delays_us)
+    return lambda: stream.delay(next(left, 0))
 
 
 def _differences(arguments: tuple[Any, ...], pristine: tuple[Any, ...]) -> Iterator[tuple[int, torch.Tensor]]:

@@ -68,6 +68,8 @@ class CallPlan(Record):
     """Device work before the call, which delays this rank's kernels but not its host."""
     late_read_us: int = 0
     """Wait between the call and the reading of its result: nobody may write to a returned tensor."""
+    barrier_delays_us: tuple[int, ...] = ()
+    """Delays after this rank has left the first, second, ... barrier of pkb.symm inside the call."""
 
 
 class RunCalls(Record):
@@ -75,8 +77,6 @@ class RunCalls(Record):
 
     kind: Literal["run_calls"] = "run_calls"
     calls: tuple[CallPlan, ...]
-    barrier_delays_us: tuple[int, ...]
-    """Delays after the leaving of barriers of pkb.symm, used in turn; empty for none."""
 
 
 class TimeBlock(Record):

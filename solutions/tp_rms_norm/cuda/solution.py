@@ -43,9 +43,7 @@ class Buffer:
 _buffers: dict[tuple[int, int, torch.dtype, torch.device], Buffer] = {}
 
 
-def solution(
-    local_hidden_states: torch.Tensor, local_weight: torch.Tensor, variance_epsilon: float
-) -> torch.Tensor:
+def solution(local_hidden_states: torch.Tensor, local_weight: torch.Tensor, variance_epsilon: float) -> torch.Tensor:
     x, weight = _aligned(local_hidden_states), _aligned(local_weight)
     if weight.dtype != x.dtype or weight.shape != x.shape[-1:]:
         raise ValueError(f"tp_rms_norm: weight is {weight.dtype} {tuple(weight.shape)}, x {x.dtype} {tuple(x.shape)}")
