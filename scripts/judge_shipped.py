@@ -27,9 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 @click.option("--rounds", default=10, show_default=True)
 @click.option("--only", default="", help="Part of `problem/name` that a solution must have.")
 @click.option("--out", type=click.Path(path_type=Path), required=True)
-def main(
-    device: str, world_sizes: str, dtypes: str, sizes: str, rounds: int, only: str, out: Path
-) -> None:
+def main(device: str, world_sizes: str, dtypes: str, sizes: str, rounds: int, only: str, out: Path) -> None:
     """Judge all shipped solutions in every combination of world size, dtype and size."""
     folders = [f.parent for f in sorted(ROOT.glob("solutions/*/*/solution.py")) if only in str(f)]
     num_failed = 0

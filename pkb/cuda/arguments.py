@@ -6,12 +6,26 @@ import ctypes
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import methodcaller
 from typing import Any
 
 import numpy as np
 import torch
 
+# Codes of struct by kind and width of a NumPy scalar.
+_NUMPY_CODES = {
+    ("b", 1): "?",
+    ("i", 1): "b",
+    ("i", 2): "h",
+    ("i", 4): "i",
+    ("i", 8): "q",
+    ("u", 1): "B",
+    ("u", 2): "H",
+    ("u", 4): "I",
+    ("u", 8): "Q",
+    ("f", 2): "e",
+    ("f", 4): "f",
+    ("f", 8): "d",
+}
 _CTYPES = (ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array)
 _HINTS = {
     1: "numpy.int8, numpy.uint8 or bool",
@@ -39,7 +53,8 @@ def peers(pointers: Sequence[int]) -> ctypes.Array[ctypes.c_uint64]:
 class _Plan:
     """How the arguments of one tuple of types become bytes."""
 
-    convert: tuple[Callable[[Any], Any] | None, ...]
+    convert: tuple[tuple[int, Callable[[Any], Any]], ...]
+    """Index and conversion of each argument that `struct` does not take as it is."""
     pack_into: Callable[..., None]
 
 
@@ -67,16 +82,18 @@ class ParameterBlock:
 
         Raises:
             TypeError: their number, type or width does not fit the kernel's parameters.
-            OverflowError: an int needs more than 64 bits.
+            OverflowError: an int needs more than 64 bits, a float more than 32.
         """
         types = tuple(map(type, args))
         plan = self._plans.get(types)
         if plan is None:
             plan = self._plans[types] = self._plan(args)
-        values = [arg if convert is None else convert(arg) for convert, arg in zip(plan.convert, args, strict=True)]
+        values = list(args)
+        for index, convert in plan.convert:
+            values[index] = convert(values[index])
         try:
             plan.pack_into(self._memory, 0, *values)
-        except struct.error as error:
+        except (struct.error, OverflowError) as error:
             raise OverflowError(
                 f"{self._kernel}: an argument does not fit its parameter ({error}): an int is signed 64 bits wide,"
                 " pass numpy.uint64 for more; a float is 32 bits wide, pass numpy.float64 for more."
@@ -99,15 +116,16 @@ class ParameterBlock:
                     f"has {size} bytes. Pass {hint}."
                 )
             layout += f"{offset - position}x{code}"
-            converters.append(convert)
+            if convert is not None:
+                converters.append((index, convert))
             position = offset + size
         return _Plan(tuple(converters), struct.Struct(layout).pack_into)
 
     def _code(self, index: int, arg: Any) -> tuple[str, int, Callable[[Any], Any] | None]:
         """Format code, width in bytes, and conversion of one argument."""
         # numpy.float64 is a float and numpy.bool is none, so NumPy comes before Python's own types.
-        if isinstance(arg, np.generic):
-            return f"{arg.itemsize}s", arg.itemsize, methodcaller("tobytes")
+        if isinstance(arg, np.generic) and (arg.dtype.kind, arg.itemsize) in _NUMPY_CODES:
+            return _NUMPY_CODES[arg.dtype.kind, arg.itemsize], arg.itemsize, None
         if isinstance(arg, torch.Tensor):
             return "Q", 8, self._pointer_of
         if isinstance(arg, bool):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _ERROR_LINE = re.compile(
-    r"\b(?:fatal )?error\b\s*(?:[:#]|[A-Z]+\d+)|: fatal|undefined reference|undefined symbol|collect2:|ld returned",
+    r"\b(?:error|fatal)\b\s*[:#]|\bfatal error\b|undefined (?:reference|symbol)|collect2:|ld returned",
     re.IGNORECASE,
 )
 _NEW_DIAGNOSTIC = re.compile(r"\b(?:warning|remark|note)\b\s*[:#]|errors? detected|^(?:FAILED|ninja):|^ptxas info")

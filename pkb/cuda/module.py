@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -59,6 +59,18 @@ class Module:
             check(driver, status, f"loading {self.name}, compiled for {self.arch}")
             self._library = library
         return self._library
+
+
+class _Shape(NamedTuple):
+    """What a launch configuration is made for."""
+
+    grid: Dim
+    block: Dim
+    shared_bytes: int
+    cooperative: bool
+    cluster: Dim | None
+    stream: int
+    device: int
 
 
 @dataclass
@@ -121,7 +133,7 @@ class Kernel:
         with loaded.lock:
             config = loaded.configs.get(key)
             if config is None:
-                config = self._configure(loaded, *key)
+                config = self._configure(loaded, _Shape(*key))
             loaded.parameters.pack(args)
             (status,) = loaded.driver.cuLaunchKernelEx(config, loaded.function, loaded.parameters.address, 0)
         if status:
@@ -141,42 +153,32 @@ class Kernel:
         )
         return self._loaded
 
-    def _configure(
-        self,
-        loaded: _Loaded,
-        grid: Dim,
-        block: Dim,
-        shared_bytes: int,
-        cooperative: bool,
-        cluster: Dim | None,
-        stream: int,
-        device: int,
-    ) -> Any:
+    def _configure(self, loaded: _Loaded, shape: _Shape) -> Any:
         driver = loaded.driver
         config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = _three(grid)
-        config.blockDimX, config.blockDimY, config.blockDimZ = _three(block)
-        config.sharedMemBytes = shared_bytes
-        config.hStream = driver.CUstream(stream)
+        config.gridDimX, config.gridDimY, config.gridDimZ = _three(shape.grid)
+        config.blockDimX, config.blockDimY, config.blockDimZ = _three(shape.block)
+        config.sharedMemBytes = shape.shared_bytes
+        config.hStream = driver.CUstream(shape.stream)
         attributes = []
-        if cooperative:
+        if shape.cooperative:
             attribute = driver.CUlaunchAttribute()
             attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
             attribute.value.cooperative = 1
             attributes.append(attribute)
-        if cluster is not None:
+        if shape.cluster is not None:
             attribute = driver.CUlaunchAttribute()
             attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
             size = attribute.value.clusterDim
-            size.x, size.y, size.z = _three(cluster)
+            size.x, size.y, size.z = _three(shape.cluster)
             attributes.append(attribute)
         config.attrs = attributes
         config.numAttrs = len(attributes)
-        if shared_bytes > _SHARED_BYTES_WITHOUT_ASKING:
-            self._allow_shared(loaded, shared_bytes, device)
+        if shape.shared_bytes > _SHARED_BYTES_WITHOUT_ASKING:
+            self._allow_shared(loaded, shape.shared_bytes, shape.device)
         if len(loaded.configs) >= _MAX_CONFIGS:
             loaded.configs.clear()
-        loaded.configs[grid, block, shared_bytes, cooperative, cluster, stream, device] = config
+        loaded.configs[shape] = config
         return config
 
     def _allow_shared(self, loaded: _Loaded, shared_bytes: int, device: int) -> None:
@@ -200,5 +202,6 @@ def _parameter_layout(driver: Any, kernel: Any) -> list[tuple[int, int]]:
 
 
 def _three(dim: Dim) -> tuple[int, int, int]:
-    x, y, z = ((dim,) if isinstance(dim, int) else tuple(dim)) + (1, 1, 1)[(1 if isinstance(dim, int) else len(dim)) :]
+    given = (dim,) if isinstance(dim, int) else dim
+    x, y, z = (*given, *(1 for _ in range(3 - len(given))))
     return x, y, z

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sysconfig
+from pathlib import Path
+
+from pkb.launch.plan import LOST_CHANNEL
 from pkb.launch.ranks import RankFailure, describe_exit
 from pkb.records.verdict import Cause, Failure, Phase, RankState, Status
 
@@ -11,12 +15,18 @@ _FAULT_CAUSES = {
     "exception": Cause.EXCEPTION,
     "exit": Cause.EXIT,
     "out_of_memory": Cause.OUT_OF_MEMORY,
+    "syntax": Cause.SYNTAX,
     "import": Cause.IMPORT,
     "compile": Cause.COMPILE,
     "no_solution": Cause.NO_SOLUTION,
     "arity": Cause.ARITY,
 }
-_BUILD_FAULTS = {"import", "compile", "no_solution", "arity"}
+_BUILD_FAULTS = {"syntax", "import", "compile", "no_solution", "arity"}
+# The library of Python itself, everything installed, and this package.
+_LIBRARIES = (
+    *(sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    str(Path(__file__).parents[1]) + "/",
+)
 
 
 def failure_of(error: RankFailure, phase: Phase) -> tuple[Status, Failure]:
@@ -44,10 +54,12 @@ def failure_of(error: RankFailure, phase: Phase) -> tuple[Status, Failure]:
 
 def _death(error: RankFailure) -> str:
     """How a rank ended."""
-    if error.exit_code is None:
-        return "closed its channel to the judge"
+    if error.exit_code is None or error.exit_code == LOST_CHANNEL:
+        return "closed its channel to the judge: leave descriptors alone that the solution has not opened"
     hint = " (the system kills processes with SIGKILL when memory runs out)" if error.exit_code == -9 else ""
-    return f"{describe_exit(error.exit_code)}{hint}"
+    state = next(state for state in error.states if state.rank == error.rank)
+    how = state.state if state.state.startswith(("exited", "killed")) else describe_exit(error.exit_code)
+    return f"{how}{_place(state)}{hint}"
 
 
 def _others(error: RankFailure) -> str:
@@ -59,5 +71,17 @@ def _others(error: RankFailure) -> str:
 
 
 def _where(state: RankState) -> str:
-    place = f" at {state.stack[0]}" if state.stack and not state.state.startswith("waiting for the judge") else ""
+    place = "" if state.state.startswith("waiting for the judge") else _place(state)
     return f"Rank {state.rank}: {state.state}{place}."
+
+
+def _place(state: RankState) -> str:
+    """The innermost line of the candidate's own, and what it has called there."""
+    called = ""
+    for frame in state.stack:
+        where, _, name = frame.rpartition(" ")
+        if not where.startswith(_LIBRARIES):
+            return f" at {where} ({name}{f', in {called}' if called else ''})"
+        if not name.startswith(("_", "<")) and name != "wrapper":
+            called = name
+    return f" at {state.stack[0]}" if state.stack else ""

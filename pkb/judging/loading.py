@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pkb.judging.config import JudgeConfig
 from pkb.judging.schedule import Schedule, max_result_bytes
-from pkb.launch.build import extensions_dir
 from pkb.launch.plan import Build, Load, LoadAnswer
 from pkb.launch.ranks import RankFailure, RankSet
 from pkb.problems._spec import Judgeside, Problem
@@ -38,7 +37,7 @@ def load_solution(
     Raises:
         RankFailure: it cannot be imported or compiled, or does not define what it should.
     """
-    command = Load(path=solution.path, extensions_dir=str(extensions_dir(solution.sha256)), num_arguments=num_arguments)
+    command = Load(path=solution.path, solution_sha256=solution.sha256, num_arguments=num_arguments)
     first = LoadAnswer.model_validate(ranks.request_one(0, command, deadline_s).header)
     for rank in range(1, ranks.layout.world_size):
         ranks.request_one(rank, command, deadline_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -32,7 +33,14 @@ def screen(source: str, path: str, num_arguments: int) -> Objection | None:
         num_arguments: how many positional arguments the problem's `solution` takes.
     """
     try:
-        tree = ast.parse(source, filename=path)
+        with warnings.catch_warnings():
+            # What the compiler warns of in a candidate is no message of the judge.
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source, filename=path)
+            compile(tree, path, "exec", dont_inherit=True)
+    except (MemoryError, RecursionError):
+        text = "the file cannot be parsed: its expressions are nested too deeply"
+        return Objection(Status.BUILD_FAILED, Cause.SYNTAX, text)
     except (SyntaxError, ValueError) as error:
         return Objection(
             Status.BUILD_FAILED,
@@ -47,13 +55,14 @@ def screen(source: str, path: str, num_arguments: int) -> Objection | None:
 
 def _contract(tree: ast.Module, num_arguments: int) -> Objection | None:
     """Object to a file without a `solution`, or with one that takes other arguments."""
-    if not any(_binds_solution(node) for node in ast.walk(tree)):
+    num_bindings = sum(_binds_solution(node) for node in ast.walk(tree))
+    if num_bindings == 0:
         return Objection(
             Status.BUILD_FAILED,
             Cause.NO_SOLUTION,
             "the file defines no `solution`. Define a function solution(...) with the reference's arguments.",
         )
-    for node in tree.body:
+    for node in tree.body if num_bindings == 1 else ():
         if isinstance(node, ast.FunctionDef) and node.name == "solution" and not node.decorator_list:
             a = node.args
             positional = len(a.posonlyargs) + len(a.args)

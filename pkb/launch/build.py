@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from io import TextIOWrapper
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,9 +25,11 @@ from pkb.records.errors import HarnessError
 _TORCH_LOCK = "lock"
 _BUILT_MARK = "built"
 _ARCHES_WITHOUT_GPU = "9.0a"
+# What load_inline puts before a CUDA source, so that solutions may count on it.
+_IMPLICIT_HEADERS = "".join(f"#include <{name}>\n" for name in ("torch/types.h", "cuda.h", "cuda_runtime.h"))
 
-# Held until this process ends: who has one is alive and may be building in the folder.
-_in_use: dict[Path, TextIOWrapper] = {}
+# File descriptors, open and locked until this process ends: its ranks may be building in the folder.
+_in_use: dict[Path, int] = {}
 
 
 def compile_cuda_extension(
@@ -82,21 +83,21 @@ def extensions_dir(solution_sha256: str) -> Path:
     """The folder for `TORCH_EXTENSIONS_DIR` of a solution that calls torch's `load_inline` itself.
 
     torch guards a build by a file that stays behind when the builder is killed and then blocks everybody. Such
-    files are removed here as long as no living process has asked for the folder.
+    files are removed here, unless another living process has asked for the folder. So ask before ranks load the
+    solution, not while ranks of this process are building in it.
     """
     folder = cache_dir("extensions", f"solution-{solution_sha256[:32]}")
-    if folder in _in_use:
-        return folder
-    handle = (folder / "pkb.users").open("a")
+    if folder not in _in_use:
+        _in_use[folder] = os.open(folder / "pkb.users", os.O_CREAT | os.O_RDWR)
+    users = _in_use[folder]
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:  # a living process shares it: a lock of torch's may be that one's
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:  # another process shares it: a lock of torch's may be that one's
         pass
     else:
         for left in folder.glob(f"*/{_TORCH_LOCK}"):
             left.unlink(missing_ok=True)
-    fcntl.flock(handle, fcntl.LOCK_SH)
-    _in_use[folder] = handle
+    fcntl.flock(users, fcntl.LOCK_SH)
     return folder
 
 
@@ -146,12 +147,14 @@ def _build(name: str, source: str, flags: list[str], includes: list[str], links:
         module: ModuleType = cpp_extension.load_inline(  # type: ignore[no-untyped-call]
             name=name,
             cpp_sources="",
-            cuda_sources=source,
+            cuda_sources=f'{_IMPLICIT_HEADERS}#line 1 "{name}.cu"\n{source}',
             extra_cuda_cflags=flags,
             extra_include_paths=includes,
             extra_ldflags=links,
             build_directory=str(folder),
             with_cuda=True,
+            # Else the empty C++ source would include torch's headers too, for half a minute of compiling nothing.
+            no_implicit_headers=True,
         )
     except (RuntimeError, ImportError) as error:  # the compilers' output, or a symbol that is missing at import
         raise CompileError(name, str(error)) from error

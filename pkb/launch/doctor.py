@@ -13,7 +13,7 @@ import torch
 from pkb.launch.device import free_bytes
 from pkb.records.verdict import DeviceMode
 
-_CUDA_MODULES = {"cuda.core": "cuda-core", "cuda.bindings": "cuda-bindings"}
+_CUDA_MODULES = {"cuda.bindings": "cuda-bindings", "nvidia.cu13": "nvidia-cuda-nvrtc"}
 _MIN_SHM_BYTES = 1024**3
 
 

@@ -4,7 +4,7 @@ It never loads a candidate, opens no GPU and starts no thread before a fork. Orp
 children (it is a subreaper), so a candidate's forked grandchildren are found and ended too. When the judge
 dies, its end of the socket closes, and everything is killed.
 
-Run as `python -m pkb.launch.nursery FD` by `pkb.launch.ranks`.
+Run as `python -m pkb.launch.nursery FD` by `pkb.launch.nursery_client`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,18 @@ import shutil
 import signal
 import socket
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pkb.launch.processes import children_of
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _MAX_MESSAGE_BYTES = 256 * 1024
+_REAP_PAUSE_S = 0.0005
+_IO_NONBUFFERED = 2
 NUM_RANK_FDS = 4
 """Descriptors that come with a spawn request: control socket, output pipe, stack file, progress page."""
 
@@ -35,55 +40,63 @@ def main(control_fd: int) -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     _preload()
     nursery = _Nursery(control)
-    control.send(json.dumps({"ready": os.getpid()}).encode())
     try:
         nursery.serve()
     finally:
-        nursery.kill_everything()
+        nursery.end_everything()
 
 
 class _Nursery:
-    """The serving loop's state: which children are ranks."""
+    """The serving loop's state: which children are ranks, and of which set."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._ranks: set[int] = set()
-        self._folders: dict[int, str] = {}
+        self._ranks: dict[int, str] = {}
+        """Process id of each living rank, and the folder of its set."""
+        self._folders: set[str] = set()
+        self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._wake_write)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def serve(self) -> None:
-        """Handle requests and exits of ranks."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._control, selectors.EVENT_READ)
-            selector.register(self._wake_read, selectors.EVENT_READ)
-            while True:
-                for key, _ in selector.select():
-                    if key.fileobj is self._control:
-                        if not self._handle_request():
-                            return
-                    else:
-                        with suppress(BlockingIOError):
-                            os.read(self._wake_read, 4096)
-                        self._reap()
+        """Handle requests and exits of ranks until the judge is gone."""
+        self._selector.register(self._control, selectors.EVENT_READ)
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._reply({"ready": os.getpid()})
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._control:
+                    if not self._handle_request():
+                        return
+                else:
+                    with suppress(BlockingIOError):
+                        os.read(self._wake_read, 4096)
+                    self._reap()
 
-    def kill_everything(self) -> None:
+    def end_everything(self) -> None:
         """End all ranks and all their descendants."""
-        self._kill(list(self._folders))
+        for folder in list(self._folders):
+            self._end(folder)
 
     def _handle_request(self) -> bool:
         message, fds, _, _ = socket.recv_fds(self._control, _MAX_MESSAGE_BYTES, NUM_RANK_FDS)
         if not message:
             return False
         request = json.loads(message)
+        answer: dict[str, Any] = {"id": request["id"]}
         if "spawn" in request:
-            pid = self._spawn(request["spawn"], fds)
-            self._reply({"spawned": pid, "tag": request["spawn"]["tag"]})
+            try:
+                answer["pid"] = self._spawn(request["spawn"], fds)
+            except OSError as error:
+                answer["error"] = f"cannot fork: {error.strerror}"
+            finally:
+                for fd in fds:
+                    os.close(fd)
         else:
-            self._kill(request["kill"])
-            self._reply({"killed": request["kill"]})
+            self._end(request["end"])
+        self._reply(answer)
         return True
 
     def _reply(self, message: dict[str, Any]) -> None:
@@ -92,16 +105,16 @@ class _Nursery:
             self._control.send(json.dumps(message).encode())
 
     def _spawn(self, request: dict[str, Any], fds: list[int]) -> int:
+        self._folders.add(request["folder"])
         pid = os.fork()
         if pid == 0:
+            signal.set_wakeup_fd(-1)
+            self._selector.close()
             self._control.close()
             os.close(self._wake_read)
             os.close(self._wake_write)
             _become_rank(request, fds)
-        for fd in fds:
-            os.close(fd)
-        self._ranks.add(pid)
-        self._folders[pid] = request["folder"]
+        self._ranks[pid] = request["folder"]
         return pid
 
     def _reap(self) -> None:
@@ -113,28 +126,39 @@ class _Nursery:
                 return
             if pid == 0:
                 return
-            if pid in self._ranks:
-                self._ranks.remove(pid)
+            if self._ranks.pop(pid, None) is not None:
                 self._reply({"exited": pid, "code": os.waitstatus_to_exitcode(status)})
 
-    def _kill(self, pids: list[int]) -> None:
-        """End these ranks, their process groups and what has been orphaned to us; remove their folders."""
-        for pid in pids:
-            for kill in (os.killpg, os.kill):
-                with suppress(ProcessLookupError):
-                    kill(pid, signal.SIGKILL)
-        for pid in pids:
-            with suppress(ChildProcessError):
-                os.waitpid(pid, 0)
-            self._ranks.discard(pid)
-        while orphans := _children_of(os.getpid()) - self._ranks:
-            for pid in orphans:
+    def _end(self, folder: str) -> None:
+        """End the ranks of a set and all that descends from them, and remove the set's folder.
+
+        Descendants whose parents are gone have become our own children, whatever session they moved to.
+        """
+        self._ranks = {pid: theirs for pid, theirs in self._ranks.items() if theirs != folder}
+        num_quiet = 0
+        # A list may miss a process whose parent ends while it is made, so it has to be empty twice.
+        while num_quiet < 2:
+            doomed = children_of(os.getpid()) - set(self._ranks)
+            for pid in doomed:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-                with suppress(ChildProcessError):
-                    os.waitpid(pid, 0)
-        for folder in {self._folders.pop(pid) for pid in pids if pid in self._folders}:
-            shutil.rmtree(folder, ignore_errors=True)
+            self._reap()
+            num_quiet = 0 if doomed else num_quiet + 1
+            if doomed:
+                time.sleep(_REAP_PAUSE_S)
+        self._folders.discard(folder)
+        remove_folder(folder)
+
+
+def remove_folder(folder: str) -> None:
+    """Remove what ranks have left, also folders whose permissions they took away."""
+    for path, folders, _ in os.walk(folder):
+        for name in folders:
+            below = os.path.join(path, name)
+            if not os.path.islink(below):
+                with suppress(OSError):
+                    os.chmod(below, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _become_rank(request: dict[str, Any], fds: list[int]) -> NoReturn:
@@ -144,7 +168,6 @@ def _become_rank(request: dict[str, Any], fds: list[int]) -> NoReturn:
         control_fd, output_fd, stack_fd, progress_fd = fds
         os.setsid()
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         null_fd = os.open(os.devnull, os.O_RDONLY)
@@ -152,6 +175,8 @@ def _become_rank(request: dict[str, Any], fds: list[int]) -> NoReturn:
         os.dup2(output_fd, 1)
         os.dup2(output_fd, 2)
         os.close(output_fd)
+        os.close(null_fd)
+        _unbuffer_stdout_of_c()
         os.environ.update(request["environment"])
         os.chdir(request["folder"])
         Path("/proc/self/oom_score_adj").write_text("1000")
@@ -172,6 +197,12 @@ def _become_rank(request: dict[str, Any], fds: list[int]) -> NoReturn:
         os._exit(code)
 
 
+def _unbuffer_stdout_of_c() -> None:
+    """Let printf of C and of kernels be seen even when the rank is killed."""
+    libc = ctypes.CDLL(None)
+    libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, _IO_NONBUFFERED, 0)
+
+
 def _preload() -> None:
     """Import what every rank needs, so that a fork starts with it."""
     import torch.distributed
@@ -180,21 +211,6 @@ def _preload() -> None:
     import pkb.symm  # noqa: F401
 
     torch.set_num_threads(1)
-
-
-def _children_of(pid: int) -> set[int]:
-    children = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                stat = (entry / "stat").read_text()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            # The command name stands in parentheses and may hold spaces: count from behind it.
-            parent = stat.rpartition(")")[2].split()[1]
-            if int(parent) == pid:
-                children.add(int(entry.name))
-    return children
 
 
 def _prctl(option: int, value: int) -> None:

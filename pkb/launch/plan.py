@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, NonNegativeInt, TypeAdapter
 
 from pkb.records.base import Record
 from pkb.records.verdict import DeviceMode
@@ -51,8 +51,8 @@ class Load(Record):
 
     kind: Literal["load"] = "load"
     path: str
-    extensions_dir: str
-    """Folder in which torch's own extension builder works; the same for all ranks."""
+    solution_sha256: str
+    """Names the folder in which torch's own extension builder works for all ranks."""
     num_arguments: int | None
     """How many positional arguments `solution` has to accept; None when only the build is asked for."""
 
@@ -108,9 +108,9 @@ COMMAND: TypeAdapter[Command] = TypeAdapter(Command)
 class RankFault(Record):
     """How a rank failed to do what it was asked; sent by the rank while it still can."""
 
-    kind: Literal["exception", "exit", "out_of_memory", "import", "compile", "no_solution", "arity"]
+    kind: Literal["exception", "exit", "out_of_memory", "syntax", "import", "compile", "no_solution", "arity"]
     text: str
-    """One line."""
+    """One line; of a compiler, the lines that matter."""
     log: str = ""
     """Traceback or compiler output."""
     call: int | None = None
@@ -145,12 +145,18 @@ class Build(Record):
     log: str
 
 
+class Done(Record):
+    """Header of the answer to `Setup` and `Prepare`."""
+
+    done: Literal["setup", "prepare"]
+
+
 class CallsAnswer(Record):
     """Header of the answer to `RunCalls`; the results' bytes follow it."""
 
     done: Literal["run_calls"]
     results: tuple[dict[str, Any], ...]
-    mutated: tuple[tuple[int, int], ...]
+    mutated: tuple[tuple[NonNegativeInt, NonNegativeInt], ...]
     """(call, argument) whose bits changed during the call."""
     changed_later: tuple[int, ...]
     """Tensors of the last call's result that changed after it had returned."""
@@ -176,3 +182,32 @@ class LoadAnswer(Record):
 
     done: Literal["load"]
     builds: tuple[Build, ...]
+
+
+LOST_CHANNEL = 71
+"""Exit code of a rank that cannot answer because the candidate has closed its channel."""
+
+Answer = Annotated[Done | LoadAnswer | CallsAnswer | BlockAnswer | ProfileAnswer, Field(discriminator="done")]
+_ANSWER: TypeAdapter[Answer] = TypeAdapter(Answer)
+
+
+def check_answer(command: Command, header: dict[str, Any]) -> None:
+    """Require that a header answers a command; the candidate can write to the channel that it came over.
+
+    Raises:
+        ValueError: it does not.
+    """
+    answer = _ANSWER.validate_python(header)
+    if answer.done != command.kind:
+        raise ValueError(f"an answer to {answer.done}, expected one to {command.kind}")
+    if isinstance(command, RunCalls) and isinstance(answer, CallsAnswer) and len(answer.results) != len(command.calls):
+        raise ValueError(f"{len(answer.results)} results of {len(command.calls)} calls")
+
+
+def max_payload_bytes(command: Command, max_result_bytes: int) -> int:
+    """Most bytes that an answer to a command may carry when no result exceeds a bound."""
+    if isinstance(command, RunCalls):
+        return len(command.calls) * max_result_bytes
+    if isinstance(command, TimeBlock) and command.return_result:
+        return max_result_bytes
+    return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import struct
@@ -42,8 +43,10 @@ class ProgressPage:
     @staticmethod
     def create() -> int:
         """A descriptor of a fresh page; memory that vanishes with its last holder."""
-        fd = os.memfd_create("pkb-progress")
+        fd = os.memfd_create("pkb-progress", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, _WORDS.size)
+        # A page that a rank had cut off would end the judge with SIGBUS.
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         return fd
 
     def set(self, state: State, call: int = 0) -> None:

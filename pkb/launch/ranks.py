@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import selectors
 import signal
 import socket
-import subprocess
-import sys
+import struct
 import tempfile
 import time
 from collections.abc import Sequence
@@ -17,24 +15,30 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Literal, NoReturn
 
 from pkb.launch import wire
+from pkb.launch.nursery import remove_folder
+from pkb.launch.nursery_client import Nursery
 from pkb.launch.output import OutputTail
-from pkb.launch.plan import RankFault, Setup
+from pkb.launch.plan import Command, Prepare, RankFault, Setup, check_answer, max_payload_bytes
 from pkb.launch.progress import ProgressPage
-from pkb.records.base import Record
 from pkb.records.errors import HarnessError
 from pkb.records.verdict import DeviceMode, RankState
 
+__all__ = ["Layout", "Nursery", "RankFailure", "RankSet", "describe_exit"]
+
 _START_DEADLINE_S = 120.0
-_KILL_DEADLINE_S = 30.0
+_SEND_DEADLINE_S = 10
+_EXIT_WAIT_S = 2.0
 _STACK_WAIT_S = 0.5
 _GRACE_S = 1.0
 """How long other ranks may take to end or fail by themselves after one has failed."""
 _STACK_SIGNAL = signal.SIGUSR1
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)')
+_MAX_STACK_BYTES = 1 << 20
 _MAX_FRAMES = 12
+_MAX_TEXT_CHARS = 500
 
 
 class RankFailure(Exception):
@@ -75,87 +79,6 @@ class Layout:
     """Limit of private memory of a rank on the CPU; 0 for none."""
 
 
-class Nursery:
-    """Owns the process that forks ranks; starting it takes as long as importing torch, in the background."""
-
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "pkb.launch.nursery", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                # Stdout belongs to results alone.
-                stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else subprocess.DEVNULL,
-                start_new_session=True,
-                cwd="/",
-                env=_nursery_environment(),
-            )
-        self._socket = ours
-        self._ready = False
-        self._exit_codes: dict[int, int] = {}
-        self._answers: list[dict[str, Any]] = []
-
-    def spawn(self, request: dict[str, Any], fds: Sequence[int]) -> int:
-        """Fork a rank; returns its process id."""
-        self._wait_ready()
-        socket.send_fds(self._socket, [json.dumps({"spawn": request}).encode()], list(fds))
-        return int(self._await("spawned", _START_DEADLINE_S)["spawned"])
-
-    def kill(self, pids: Sequence[int]) -> None:
-        """End ranks with everything they started, and wait until they are gone."""
-        self._socket.send(json.dumps({"kill": list(pids)}).encode())
-        self._await("killed", _KILL_DEADLINE_S)
-
-    def exit_code(self, pid: int, wait_s: float = 2.0) -> int | None:
-        """Exit code of a rank that has ended by itself, negative for a signal; None if it has not."""
-        deadline = time.monotonic() + wait_s
-        while pid not in self._exit_codes and self._receive(deadline):
-            pass
-        return self._exit_codes.get(pid)
-
-    def close(self) -> None:
-        """End the nursery and every rank that is left."""
-        self._socket.close()
-        try:
-            self._process.wait(_KILL_DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def _wait_ready(self) -> None:
-        if not self._ready:
-            self._await("ready", _START_DEADLINE_S)
-            self._ready = True
-
-    def _await(self, key: str, seconds: float) -> dict[str, Any]:
-        """The next answer that has a key; exits of ranks that arrive meanwhile are noted."""
-        deadline = time.monotonic() + seconds
-        while True:
-            for answer in self._answers:
-                if key in answer:
-                    self._answers.remove(answer)
-                    return answer
-            if not self._receive(deadline):
-                raise HarnessError(f"the process that starts ranks did not answer {key!r} within {seconds:.0f} s.")
-
-    def _receive(self, deadline: float) -> bool:
-        """Take in one message; False when none came before the deadline."""
-        self._socket.settimeout(max(0.001, deadline - time.monotonic()))
-        try:
-            data = self._socket.recv(65536)
-        except TimeoutError:
-            return False
-        if not data:
-            raise HarnessError("the process that starts ranks has ended; see its messages on stderr.")
-        message = json.loads(data)
-        if "exited" in message:
-            self._exit_codes[message["exited"]] = message["code"]
-        else:
-            self._answers.append(message)
-        return True
-
-
 @dataclass
 class _Rank:
     """One rank process as the judge sees it."""
@@ -166,6 +89,13 @@ class _Rank:
     reader: wire.Reader
     progress: ProgressPage
     stack_fd: int
+    asked: Command
+    """The command that it has not answered yet, or has answered last."""
+
+    def close(self) -> None:
+        self.channel.close()
+        self.progress.close()
+        os.close(self.stack_fd)
 
 
 class RankSet:
@@ -177,6 +107,7 @@ class RankSet:
         self._nursery = nursery
         self._closed = False
         self._set_up = False
+        self._max_result_bytes = 0
         self._folder = tempfile.mkdtemp(prefix="pkb-ranks-")
         self._output = OutputTail()
         self._ranks: list[_Rank] = []
@@ -202,6 +133,8 @@ class RankSet:
         Raises:
             HarnessError: it does not come to stand; no candidate has run yet, so it is not its fault.
         """
+        if self._closed:
+            raise HarnessError("these ranks have been ended.")
         if self._set_up:
             return
         try:
@@ -213,18 +146,18 @@ class RankSet:
             ) from failure
         self._set_up = True
 
-    def request(self, command: Record | Sequence[Record], deadline_s: float) -> list[wire.Message]:
+    def request(self, command: Command | Sequence[Command], deadline_s: float) -> list[wire.Message]:
         """Ask every rank, each with its own command or all with one, and wait for all answers.
 
         Raises:
             RankFailure: a rank failed, ended, or did not answer in time. All ranks are gone then.
         """
         self.wait_ready()
-        commands = [command] * len(self._ranks) if isinstance(command, Record) else command
+        commands = command if isinstance(command, Sequence) else [command] * len(self._ranks)
         self._send(commands)
         return self._gather(deadline_s)
 
-    def request_one(self, rank: int, command: Record, deadline_s: float) -> wire.Message:
+    def request_one(self, rank: int, command: Command, deadline_s: float) -> wire.Message:
         """Ask one rank alone; raises as `request`."""
         self.wait_ready()
         self._send_to(self._ranks[rank], command)
@@ -236,33 +169,36 @@ class RankSet:
             return
         self._closed = True
         try:
-            self._nursery.kill([rank.pid for rank in self._ranks])
+            self._nursery.end(self._folder)
         finally:
             for rank in self._ranks:
-                rank.channel.close()
-                rank.progress.close()
-                os.close(rank.stack_fd)
+                rank.close()
             self._output.close()
+            remove_folder(self._folder)
 
     def _spawn(self, number: int) -> _Rank:
         ours, theirs = socket.socketpair()
+        # A rank that reads no more must not hold up the judge.
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_DEADLINE_S, 0))
         output_fd = self._output.open_pipe(f"rank {number}")
         stack_fd = os.memfd_create("pkb-stacks")
         progress_fd = ProgressPage.create()
+        rank = _Rank(number, 0, ours, wire.Reader(ours), ProgressPage(progress_fd), stack_fd, self._setup(number))
         request = {
-            "tag": number,
             "folder": self._folder,
             "environment": self._environment(number),
             "memory_bytes": self.layout.memory_bytes,
         }
         try:
-            pid = self._nursery.spawn(request, [theirs.fileno(), output_fd, stack_fd, progress_fd])
+            rank.pid = self._nursery.spawn(request, [theirs.fileno(), output_fd, stack_fd, progress_fd])
+        except BaseException:
+            rank.close()
+            raise
         finally:
             theirs.close()
             os.close(output_fd)
-        progress = ProgressPage(progress_fd)
-        os.close(progress_fd)
-        return _Rank(number, pid, ours, wire.Reader(ours), progress, stack_fd)
+            os.close(progress_fd)
+        return rank
 
     def _environment(self, number: int) -> dict[str, str]:
         environment = {
@@ -287,13 +223,17 @@ class RankSet:
             num_threads=self.layout.num_threads,
         )
 
-    def _send(self, commands: Sequence[Record]) -> None:
+    def _send(self, commands: Sequence[Command]) -> None:
         for rank, command in zip(self._ranks, commands, strict=True):
             self._send_to(rank, command)
 
-    def _send_to(self, rank: _Rank, command: Record) -> None:
-        with suppress(BrokenPipeError, ConnectionResetError):
-            # The rank has ended: `_gather` finds its channel closed and says so.
+    def _send_to(self, rank: _Rank, command: Command) -> None:
+        rank.asked = command
+        if isinstance(command, Prepare):
+            self._max_result_bytes = command.max_result_bytes
+        rank.reader.max_payload_bytes = max_payload_bytes(command, self._max_result_bytes)
+        with suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
+            # The rank has ended or reads no more: `_gather` finds that out and says so.
             wire.send(rank.channel, command.model_dump(mode="json"))
 
     def _gather(self, deadline_s: float, only: Sequence[int] | None = None) -> list[wire.Message]:
@@ -303,17 +243,22 @@ class RankSet:
         failure: _FirstFailure | None = None
         deadline = time.monotonic() + deadline_s
         with selectors.DefaultSelector() as selector:
+            selector.register(self._nursery, selectors.EVENT_READ, None)
             for rank in asked:
                 selector.register(rank.channel, selectors.EVENT_READ, rank)
-            while len(selector.get_map()):
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    break
-                for key, _ in selector.select(left):
-                    rank = key.data
+            waiting = {rank.number for rank in asked}
+            while waiting and (left := deadline - time.monotonic()) > 0:
+                events = selector.select(left)
+                ready = [key.data for key, _ in events if key.data is not None]
+                if len(ready) < len(events):
+                    ready += self._ended(waiting)
+                for rank in ready:
+                    if rank.number not in waiting:
+                        continue
                     found = self._take(rank, answers)
                     if found is not None or rank.number in answers:
                         selector.unregister(rank.channel)
+                        waiting.remove(rank.number)
                     if found is not None:
                         if failure is None:
                             deadline = min(deadline, time.monotonic() + _GRACE_S)
@@ -322,30 +267,37 @@ class RankSet:
             late = next(rank.number for rank in asked if rank.number not in answers)
             failure = _FirstFailure("deadline", late, text=f"no answer within {deadline_s:g} s")
         if failure is not None:
-            self._raise(failure, answers)
+            self._raise(failure)
         return [answers[rank.number] for rank in asked]
+
+    def _ended(self, numbers: set[int]) -> list[_Rank]:
+        """Which of these ranks have ended; their channels may stay open in processes that they have forked."""
+        return [r for r in self._ranks if r.number in numbers and self._nursery.exit_code(r.pid) is not None]
 
     def _take(self, rank: _Rank, answers: dict[int, wire.Message]) -> _FirstFailure | None:
         """Read what a rank has sent; its answer goes to `answers`, a failure is returned."""
         try:
             message = rank.reader.poll()
+            if message is None:
+                ended = self._nursery.exit_code(rank.pid) is not None
+                return _FirstFailure("died", rank.number) if ended else None
+            if "fault" in message.header:
+                fault = RankFault.model_validate(message.header["fault"])
+                return _FirstFailure("fault", rank.number, fault=fault)
+            check_answer(rank.asked, message.header)
         except EOFError:
             return _FirstFailure("died", rank.number)
-        except wire.ProtocolError as error:
-            return _FirstFailure("protocol", rank.number, text=str(error))
-        if message is None:
-            return None
-        if "fault" in message.header:
-            return _FirstFailure("fault", rank.number, fault=RankFault.model_validate(message.header["fault"]))
+        except (wire.ProtocolError, ValueError) as error:
+            return _FirstFailure("protocol", rank.number, text=" ".join(str(error).split())[:_MAX_TEXT_CHARS])
         answers[rank.number] = message
         return None
 
-    def _raise(self, failure: _FirstFailure, answers: dict[int, wire.Message]) -> None:
+    def _raise(self, failure: _FirstFailure) -> NoReturn:
         """Find out where every rank is, end them all, and raise."""
-        states = tuple(self._states(answers))
         exit_code = None
         if failure.kind == "died":
-            exit_code = self._nursery.exit_code(self._ranks[failure.rank].pid)
+            exit_code = self._nursery.exit_code(self._ranks[failure.rank].pid, _EXIT_WAIT_S)
+        states = tuple(self._states())
         output = self._output.text()
         self.close()
         raise RankFailure(
@@ -358,22 +310,20 @@ class RankSet:
             text=failure.text,
         )
 
-    def _states(self, answers: dict[int, wire.Message]) -> list[RankState]:
-        alive = [rank for rank in self._ranks if self._nursery.exit_code(rank.pid, wait_s=0.0) is None]
+    def _states(self) -> list[RankState]:
+        """Where every rank is, with the Python lines that it is at or, if it ended by a signal, was at."""
+        codes = {rank.number: self._nursery.exit_code(rank.pid) for rank in self._ranks}
+        alive = [rank for rank in self._ranks if codes[rank.number] is None]
         for rank in alive:
             with suppress(ProcessLookupError):
                 os.kill(rank.pid, _STACK_SIGNAL)
-        deadline = time.monotonic() + _STACK_WAIT_S
-        while time.monotonic() < deadline and any(os.fstat(r.stack_fd).st_size == 0 for r in alive):
-            time.sleep(0.01)
+        _wait_for_stacks([rank.stack_fd for rank in alive])
         states = []
         for rank in self._ranks:
-            code = self._nursery.exit_code(rank.pid, wait_s=0.0)
-            if code is not None:
-                states.append(RankState(rank=rank.number, state=describe_exit(code)))
-            else:
-                text = os.pread(rank.stack_fd, 65536, 0).decode(errors="replace")
-                states.append(RankState(rank=rank.number, state=rank.progress.text(), stack=_candidate_frames(text)))
+            code, where = codes[rank.number], rank.progress.text()
+            state = where if code is None else f"{describe_exit(code)} (was {where})"
+            text = os.pread(rank.stack_fd, _MAX_STACK_BYTES, 0).decode(errors="replace")
+            states.append(RankState(rank=rank.number, state=state, stack=_candidate_frames(text)))
         return states
 
 
@@ -392,6 +342,18 @@ def _graver(first: _FirstFailure | None, then: _FirstFailure) -> _FirstFailure:
     return first
 
 
+def _wait_for_stacks(fds: Sequence[int]) -> None:
+    """Wait until a stack has been written to each file and none grows any more."""
+    deadline = time.monotonic() + _STACK_WAIT_S
+    before: list[int] = []
+    while time.monotonic() < deadline:
+        sizes = [os.fstat(fd).st_size for fd in fds]
+        if all(sizes) and sizes == before:
+            return
+        before = sizes
+        time.sleep(0.02)
+
+
 def describe_exit(code: int) -> str:
     """An exit code in words."""
     if code >= 0:
@@ -405,30 +367,6 @@ def describe_exit(code: int) -> str:
 def _candidate_frames(text: str) -> tuple[str, ...]:
     """Innermost frames of the main thread, without the judge's own."""
     own = str(Path(__file__).parent)
-    main_thread = text.rpartition("Current thread")[2] if "Current thread" in text else text
-    frames = [m for m in _FRAME.finditer(main_thread) if not m["file"].startswith(own)]
-    frames = [m for m in frames if "/pkb/launch/" not in m["file"] and not m["file"].startswith("<frozen")]
+    current = text.rpartition("Current thread")[2].partition("\n\n")[0]
+    frames = [m for m in _FRAME.finditer(current) if not m["file"].startswith((own, "<frozen"))]
     return tuple(f"{m['file']}:{m['line']} {m['name'].strip()}" for m in frames[:_MAX_FRAMES])
-
-
-def _nursery_environment() -> dict[str, str]:
-    """The judge's environment, with threads of libraries limited before they are loaded."""
-    root = str(Path(__file__).parents[2])
-    path = os.environ.get("PYTHONPATH")
-    return {
-        **os.environ,
-        "PYTHONPATH": f"{root}:{path}" if path else root,
-        "PYTHONUNBUFFERED": "1",
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        # The profiler's own chatter would fill what a candidate's output is shown in.
-        "KINETO_LOG_LEVEL": "99",
-    }
-
-
-def _has_descriptor(stream: Any) -> bool:
-    try:
-        stream.fileno()
-    except (AttributeError, OSError, ValueError):
-        return False
-    return True

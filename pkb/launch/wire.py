@@ -16,7 +16,11 @@ from pkb.problems._check import Foreign
 _PREFIX = struct.Struct("<4sIQ")
 _MAGIC = b"PKB1"
 _MAX_HEADER_BYTES = 16 * 1024 * 1024
-_MAX_PAYLOAD_BYTES = 64 * 1024**3
+_GROWTH_BYTES = 16 * 1024 * 1024
+_MAX_DEPTH = 16
+_MAX_ITEMS = 4096
+_MAX_TEXT_CHARS = 500
+_DECODING_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError, RuntimeError, TypeError, ValueError)
 
 Header = dict[str, Any]
 
@@ -45,10 +49,12 @@ class Reader:
     """Puts messages together from a socket, however they are cut up."""
 
     def __init__(self, sock: socket.socket, *, blocking: bool = False) -> None:
+        self.max_payload_bytes = 0
+        """Longest payload that the next message may have; the other side is not trusted to be modest."""
         self._sock = sock
         self._flags = 0 if blocking else socket.MSG_DONTWAIT
         self._parts = self._read()
-        self._wanted = next(self._parts)
+        self._wanted: memoryview = next(self._parts)
         self._filled = 0
 
     def poll(self) -> Message | None:
@@ -69,6 +75,8 @@ class Reader:
                 if count == 0:
                     raise EOFError
                 self._filled += count
+            # A payload cannot grow while somebody looks at it.
+            self._wanted.release()
             step = next(self._parts)
             self._filled = 0
             if isinstance(step, Message):
@@ -82,20 +90,29 @@ class Reader:
             prefix = bytearray(_PREFIX.size)
             yield memoryview(prefix)
             magic, header_bytes, payload_bytes = _PREFIX.unpack(prefix)
-            if magic != _MAGIC or header_bytes > _MAX_HEADER_BYTES or payload_bytes > _MAX_PAYLOAD_BYTES:
+            if magic != _MAGIC or header_bytes > _MAX_HEADER_BYTES:
                 raise ProtocolError("not a message of the judge's protocol")
+            if payload_bytes > self.max_payload_bytes:
+                raise ProtocolError(f"a payload of {payload_bytes} bytes, expected at most {self.max_payload_bytes}")
             text = bytearray(header_bytes)
             yield memoryview(text)
-            payload = bytearray(payload_bytes)
-            if payload_bytes:
-                yield memoryview(payload)
-            try:
-                header = json.loads(bytes(text))
-            except ValueError as error:
-                raise ProtocolError(f"header is not JSON: {error}") from error
-            if not isinstance(header, dict):
-                raise ProtocolError("header is not an object")
-            yield Message(header, payload)
+            payload = bytearray()
+            while len(payload) < payload_bytes:
+                # Memory is taken as bytes arrive: what a prefix announces may never come.
+                filled = len(payload)
+                payload += bytes(min(payload_bytes - filled, max(_GROWTH_BYTES, filled)))
+                yield memoryview(payload)[filled:]
+            yield Message(_header(text), payload)
+
+
+def _header(text: bytearray) -> Header:
+    try:
+        header = json.loads(bytes(text))
+    except _DECODING_ERRORS as error:
+        raise ProtocolError(f"header is not JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise ProtocolError("header is not an object")
+    return header
 
 
 def receive_blocking(sock: socket.socket) -> Header | None:
@@ -116,34 +133,55 @@ def describe(value: Any, device: torch.device, max_bytes: int) -> tuple[Header, 
     Args:
         value: what the candidate returned.
         device: where its tensors have to be.
-        max_bytes: a larger tensor is described, not sent.
+        max_bytes: what its tensors may have together; one that exceeds it is described, not sent.
     """
     tensors: list[torch.Tensor] = []
+    left_bytes, left_items = max_bytes, _MAX_ITEMS
 
-    def walk(item: Any) -> Header:
+    def walk(item: Any, depth: int = 0) -> Header:
         kind = type(item)
         if kind is torch.Tensor:
             return tensor(item)
-        if kind is tuple or kind is list:
-            return {"kind": kind.__name__, "items": [walk(x) for x in item]}
+        if kind in (tuple, list, dict):
+            return container(item, depth)
         if kind is torch.Size:
             return {"kind": "size", "value": list(item)}
-        if kind is dict and all(type(key) is str for key in item):
-            return {"kind": "dict", "keys": list(item), "items": [walk(x) for x in item.values()]}
-        if item is None or kind in (bool, int, str):
+        if item is None or kind is bool or (kind is int and item.bit_length() <= 64):
+            return {"kind": "value", "value": item}
+        if kind is str and len(item) <= _MAX_TEXT_CHARS:
             return {"kind": "value", "value": item}
         if kind is float:
             return {"kind": "float", "value": item.hex()}
-        return {"kind": "foreign", "text": f"a {kind.__module__}.{kind.__qualname__}"}
+        return _foreign(f"a {kind.__module__}.{kind.__qualname__}")
+
+    def container(item: Any, depth: int) -> Header:
+        nonlocal left_items
+        left_items -= len(item)
+        name = type(item).__name__
+        if left_items < 0:
+            return _foreign(f"a {name} of {len(item)}, more parts than any right result has")
+        if depth == _MAX_DEPTH:
+            return _foreign(f"a {name} nested {depth} levels deep")
+        if not isinstance(item, dict):
+            return {"kind": name, "items": [walk(x, depth + 1) for x in item]}
+        if not all(type(key) is str and len(key) <= _MAX_TEXT_CHARS for key in item):
+            return _foreign("a dict whose keys are not all short strings")
+        return {"kind": "dict", "keys": list(item), "items": [walk(x, depth + 1) for x in item.values()]}
 
     def tensor(item: torch.Tensor) -> Header:
-        problem = _unsendable(item, device, max_bytes)
+        nonlocal left_bytes
+        problem = _unsendable(item, device, left_bytes)
         if problem:
-            return {"kind": "foreign", "text": problem}
+            return _foreign(problem)
         tensors.append(item)
+        left_bytes -= item.numel() * item.element_size()
         return {"kind": "tensor", "dtype": str(item.dtype).removeprefix("torch."), "shape": list(item.shape)}
 
     return walk(value), tensors
+
+
+def _foreign(text: str) -> Header:
+    return {"kind": "foreign", "text": text[:_MAX_TEXT_CHARS]}
 
 
 def raw_bytes(tensor: torch.Tensor) -> memoryview:
@@ -162,7 +200,7 @@ def rebuild(description: Header, payload: bytearray, offset: int = 0) -> tuple[A
     """
     try:
         return _rebuild(description, payload, offset)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except _DECODING_ERRORS as error:
         raise ProtocolError(f"not a description of a result: {error}") from error
 
 
@@ -180,20 +218,20 @@ def _rebuild(description: Header, payload: bytearray, offset: int) -> tuple[Any,
         return (tuple(items) if kind == "tuple" else items), offset
     if kind == "size":
         return torch.Size(description["value"]), offset
-    if kind == "value":
+    if kind == "value" and (description["value"] is None or type(description["value"]) in (bool, int, str)):
         return description["value"], offset
     if kind == "float":
         return float.fromhex(description["value"]), offset
     if kind == "foreign":
-        return Foreign(str(description["text"])[:500]), offset
-    raise ProtocolError(f"unknown kind of value {kind!r}")
+        return Foreign(str(description["text"])[:_MAX_TEXT_CHARS]), offset
+    raise ProtocolError(f"unknown kind of value {str(kind)[:100]!r}")
 
 
 def _rebuild_tensor(description: Header, payload: bytearray, offset: int) -> tuple[torch.Tensor, int]:
     dtype = getattr(torch, str(description["dtype"]), None)
     shape = [int(n) for n in description["shape"]]
-    if not isinstance(dtype, torch.dtype) or any(n < 0 for n in shape):
-        raise ProtocolError(f"not a tensor: {description}")
+    if not isinstance(dtype, torch.dtype) or str(dtype).startswith("torch.q") or any(n < 0 for n in shape):
+        raise ProtocolError("a tensor of no known dtype or of a negative dimension")
     count = 1
     for n in shape:
         count *= n
@@ -210,8 +248,9 @@ def _rebuild_tensor(description: Header, payload: bytearray, offset: int) -> tup
 
 def _unsendable(tensor: torch.Tensor, device: torch.device, max_bytes: int) -> str:
     """Why a tensor is not sent as it is; empty when it is."""
-    if tensor.layout is not torch.strided:
-        return f"a tensor of layout {tensor.layout}"
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+        kind = "nested tensor" if tensor.is_nested else "quantized tensor" if tensor.is_quantized else "tensor"
+        return f"a {kind} of layout {tensor.layout}"
     if tensor.device.type != device.type:
         return f"a tensor on {tensor.device}, while the arguments are on {device}"
     num_bytes = tensor.numel() * tensor.element_size()

@@ -29,7 +29,9 @@ from pkb.launch import build, calls, wire
 from pkb.launch.clock import CpuStream, CudaStream, Stream
 from pkb.launch.plan import (
     COMMAND,
+    LOST_CHANNEL,
     Build,
+    Done,
     Load,
     LoadAnswer,
     Prepare,
@@ -48,15 +50,24 @@ from pkb.records.verdict import DeviceMode
 
 STACK_SIGNAL = signal.SIGUSR1
 """Makes a rank write the stacks of its threads, even while it is stuck in C code."""
+_MAX_TEXT_CHARS = 500
+_MAX_COMPILE_CHARS = 4000
+_MAX_LOG_CHARS = 20_000
+_NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "bad_alloc")
 _GROUP_TIMEOUT = timedelta(hours=1)  # The judge's deadlines are shorter and explain more.
 
 
 def main(control: socket.socket, stack_fd: int, progress_fd: int) -> int:
     """Execute commands until the judge closes the channel; returns the exit code."""
-    faulthandler.register(STACK_SIGNAL, file=stack_fd, all_threads=True)
+    faulthandler.enable(file=stack_fd, all_threads=True)
     rank = _Rank(control, ProgressPage(progress_fd))
-    while (header := wire.receive_blocking(control)) is not None:
-        rank.execute(header)
+    try:
+        while (header := wire.receive_blocking(control)) is not None:
+            # Before every command, since a candidate may have taken the signal for itself.
+            faulthandler.register(STACK_SIGNAL, file=stack_fd, all_threads=True)
+            rank.execute(header)
+    except (OSError, wire.ProtocolError):
+        return LOST_CHANNEL
     return 0
 
 
@@ -66,6 +77,7 @@ class _Rank:
     def __init__(self, control: socket.socket, progress: ProgressPage) -> None:
         self._control = control
         self._progress = progress
+        self._pid = os.getpid()
         self._device = torch.device("cpu")
         self._stream: Stream = CpuStream()
         self._draws: list[tuple[Any, ...]] = []
@@ -111,7 +123,7 @@ class _Rank:
             timeout=_GROUP_TIMEOUT,
             device_id=device_id,
         )
-        wire.send(self._control, {"done": "setup"})
+        self._answer(Done(done="setup"))
 
     def _prepare(self, command: Prepare) -> None:
         """Make all arguments, then forget where they came from."""
@@ -135,11 +147,11 @@ class _Rank:
         gc.collect()
         # Neither the global generator nor a copy of it may tell how inputs were drawn.
         torch.seed()
-        wire.send(self._control, {"done": "prepare"})
+        self._answer(Done(done="prepare"))
 
     def _load(self, command: Load) -> None:
         self._progress.set(State.LOADING)
-        os.environ["TORCH_EXTENSIONS_DIR"] = command.extensions_dir
+        os.environ["TORCH_EXTENSIONS_DIR"] = str(build.extensions_dir(command.solution_sha256))
         build.install_public_helpers()
         try:
             solution = _import_solution(Path(command.path))
@@ -165,18 +177,25 @@ class _Rank:
         assert self._caller is not None, "the judge loads a candidate before it calls it"
         try:
             answer = run(self._caller)
+            payloads = [wire.raw_bytes(tensor.cpu()) for tensor in answer.tensors]
         except BaseException as error:
             self._fail(_call_fault(error, self._caller.call))
             return
         finally:
             symm.set_after_barrier(None)
-        self._answer(answer.header, answer.tensors)
+        self._answer(answer.header, payloads)
 
-    def _answer(self, header: Record, tensors: Sequence[torch.Tensor] = ()) -> None:
-        wire.send(self._control, header.model_dump(mode="json"), [wire.raw_bytes(t.cpu()) for t in tensors])
+    def _answer(self, header: Record, payloads: Sequence[memoryview] = ()) -> None:
+        self._send(header.model_dump(mode="json"), payloads)
 
     def _fail(self, fault: RankFault) -> None:
-        wire.send(self._control, {"fault": fault.model_dump()})
+        self._send({"fault": fault.model_dump()})
+
+    def _send(self, header: wire.Header, payloads: Sequence[memoryview] = ()) -> None:
+        if os.getpid() != self._pid:
+            # A process that the candidate has forked came back from its call: one rank, one answer.
+            os._exit(1)
+        wire.send(self._control, header, payloads)
 
 
 def _with_groups(arguments: tuple[Any, ...], rank: int) -> tuple[Any, ...]:
@@ -206,12 +225,15 @@ def _import_fault(error: BaseException, path: str) -> RankFault:
     """Why the candidate could not be imported."""
     log = _traceback(error)
     if isinstance(error, CompileError):
-        return RankFault(kind="compile", text=str(error), log=error.log)
+        return RankFault(kind="compile", text=str(error)[:_MAX_COMPILE_CHARS], log=error.log[-_MAX_LOG_CHARS:])
     if isinstance(error, SystemExit):
-        return RankFault(kind="exit", text=f"called sys.exit({error.code!r}) while it was imported", log=log)
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return RankFault(kind="out_of_memory", text=f"out of memory while it was imported: {error}", log=log)
-    return RankFault(kind="import", text=f"{type(error).__name__} while {path} was imported: {error}", log=log)
+        return RankFault(kind="exit", text=f"called sys.exit({_short(error.code)}) while it was imported", log=log)
+    if _is_out_of_memory(error):
+        return RankFault(kind="out_of_memory", text=f"out of memory while it was imported: {_message(error)}", log=log)
+    if isinstance(error, SyntaxError) and error.filename == path:
+        return RankFault(kind="syntax", text=f"the file is not valid Python: {_message(error)}", log=log)
+    text = f"{type(error).__name__} while {path} was imported: {_message(error)}"
+    return RankFault(kind="import", text=text, log=log)
 
 
 def _contract_fault(solution: Any, num_arguments: int | None) -> RankFault | None:
@@ -238,20 +260,52 @@ def _contract_fault(solution: Any, num_arguments: int | None) -> RankFault | Non
 
 def _call_fault(error: BaseException, call: int) -> RankFault:
     """How a call of the candidate ended without a result."""
+    if _is_out_of_memory(error):
+        # What the candidate's frames hold would be missing for the answer.
+        traceback.clear_frames(error.__traceback__)
+        text = f"out of memory in call {call}: {_message(error)}"
+        return RankFault(kind="out_of_memory", text=text, log=_traceback(error), call=call)
     log = _traceback(error)
     if isinstance(error, SystemExit):
-        return RankFault(kind="exit", text=f"called sys.exit({error.code!r}) in call {call}", log=log, call=call)
+        return RankFault(kind="exit", text=f"called sys.exit({_short(error.code)}) in call {call}", log=log, call=call)
     if isinstance(error, CompileError):
-        return RankFault(kind="compile", text=str(error), log=error.log, call=call)
+        text = str(error)[:_MAX_COMPILE_CHARS]
+        return RankFault(kind="compile", text=text, log=error.log[-_MAX_LOG_CHARS:], call=call)
+    text = f"{type(error).__name__} in call {call}: {_message(error)}"
+    return RankFault(kind="exception", text=text, log=log, call=call)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out; torch's allocator on the CPU raises a plain RuntimeError."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return RankFault(kind="out_of_memory", text=f"out of memory in call {call}: {error}", log=log, call=call)
-    return RankFault(kind="exception", text=f"{type(error).__name__} in call {call}: {error}", log=log, call=call)
+        return True
+    return isinstance(error, (RuntimeError, OSError)) and any(words in _message(error) for words in _NO_MEMORY)
+
+
+def _message(error: BaseException) -> str:
+    """What an exception says, on one line."""
+    try:
+        text = str(error)
+    except Exception as broken:
+        text = f"its message cannot be shown ({type(broken).__name__} in __str__)"
+    return _one_line(text)
+
+
+def _short(value: object) -> str:
+    """A value for a message; the candidate chose it, so its repr may be anything."""
+    return _one_line(repr(value)) if value is None or isinstance(value, (int, str)) else f"a {type(value).__name__}"
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text[: 4 * _MAX_TEXT_CHARS].split())
+    return line if len(line) <= _MAX_TEXT_CHARS else f"{line[:_MAX_TEXT_CHARS]}..."
 
 
 def _traceback(error: BaseException) -> str:
     """The traceback from the candidate's first frame on, without the judge's own frames."""
-    frames = traceback.extract_tb(error.__traceback__)
+    report = traceback.TracebackException.from_exception(error)
     own = str(Path(__file__).parent)
+    frames = list(report.stack)
     first = next((i for i, f in enumerate(frames) if not f.filename.startswith((own, "<frozen"))), 0)
-    lines = traceback.format_list(frames[first:]) + traceback.format_exception_only(error)
-    return "".join(lines)[-20000:]
+    report.stack = traceback.StackSummary.from_list(frames[first:])
+    return "".join(report.format())[-_MAX_LOG_CHARS:]

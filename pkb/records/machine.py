@@ -17,16 +17,21 @@ class Fingerprint(Record):
     num_devices: int = Field(ge=0)
     """GPUs that the machine has; 0 without any."""
     num_cpus: int = Field(ge=1)
+    """Cores that the judge may use."""
     memory_bytes: int = Field(ge=0)
     """Memory of one GPU, or of the machine when there is none."""
     topology: str = ""
     """How the GPUs are linked, e.g. `NV18`; empty when unknown or alone."""
     driver: str = ""
+    """Version of the GPU driver."""
     cuda: str = ""
     """CUDA version that torch was built with; empty for a CPU build."""
     nccl: str = ""
+    """Version of NCCL that torch brings."""
     torch: str
+    """Version of torch."""
     python: str
+    """Version of Python."""
     system: str
     """Kernel name, release and architecture."""
     environment: dict[str, str] = Field(default_factory=dict)

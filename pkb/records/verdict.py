@@ -49,7 +49,6 @@ class Cause(StrEnum):
     COMPILE = "compile"
     IMPORT = "import"
     # refused
-    LIBRARY_COLLECTIVE = "library_collective"
     FORBIDDEN = "forbidden"
     TOO_FAST = "too_fast"
     CLOCKS_DISAGREE = "clocks_disagree"
@@ -90,7 +89,7 @@ CAUSES_OF: dict[Status, frozenset[Cause]] = {
          Cause.SIGNAL, Cause.OUT_OF_MEMORY, Cause.DEADLOCK}
     ),
     Status.REFUSED: frozenset(
-        {Cause.LIBRARY_COLLECTIVE, Cause.FORBIDDEN, Cause.TOO_FAST, Cause.CLOCKS_DISAGREE}
+        {Cause.FORBIDDEN, Cause.TOO_FAST, Cause.CLOCKS_DISAGREE}
     ),
     Status.CRASHED: frozenset({Cause.EXCEPTION, Cause.EXIT, Cause.SIGNAL, Cause.OUT_OF_MEMORY}),
     Status.HUNG: frozenset({Cause.DEADLOCK}),
@@ -136,6 +135,7 @@ class RankState(Record):
     """Where a rank was when the judge ended the run."""
 
     rank: int
+    """Number of the rank."""
     state: str
     """`inside call 3`, `returned from call 3`, `waiting for the device after call 3`, `exited with code 1`, ..."""
     stack: tuple[str, ...] = ()
@@ -146,10 +146,13 @@ class Failure(Record):
     """Why a candidate is not correct."""
 
     phase: Phase
+    """Where judging ended."""
     cause: Cause
+    """The most plausible reason, as one word."""
     detail: str
     """One or a few sentences that a model or an engineer can act on."""
     mismatch: Mismatch | None = None
+    """For a wrong result: its first wrong element."""
     ranks: tuple[RankState, ...] = ()
     """For crashes and hangs: the state of every rank."""
     log: str = ""
@@ -160,10 +163,13 @@ class Trial(Record):
     """One correctness draw with a fresh secret seed: several back-to-back calls on different inputs."""
 
     size: str
+    """Name of the size."""
     index: int = Field(ge=0)
+    """Number of the trial, from 0."""
     exact: bool
     """True when inputs were small integers and every bit had to be right."""
     num_calls: int = Field(ge=1)
+    """Calls at this size."""
     error: float | None = None
     """Largest relative error over calls, ranks and outputs; None when an output could not be compared."""
     tolerance: float | None = None
@@ -171,13 +177,16 @@ class Trial(Record):
     rounding_error: float | None = None
     """Relative error of the oracle rounded to the output's dtype: what a perfect solution has."""
     passed: bool
+    """Every result of every rank was right."""
 
 
 class Interval(Record):
     """A 95 % interval."""
 
     low: float
+    """Lower end."""
     high: float
+    """Upper end."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Interval:
@@ -190,6 +199,7 @@ class Timing(Record):
     """Times at one size. A time is that of the slowest rank; a median is over rounds."""
 
     size: str
+    """Name of the size."""
     candidate_us: float = Field(gt=0)
     """Median time of an iteration, microseconds."""
     baseline_us: float | None = Field(default=None, gt=0)
@@ -201,6 +211,7 @@ class Timing(Record):
     candidate_samples_us: tuple[float, ...] = ()
     """Time of an iteration in each round, in order."""
     baseline_samples_us: tuple[float, ...] = ()
+    """The same for the baseline."""
     iterations: int = Field(ge=1)
     """Candidate iterations a round."""
     parent_us: float | None = Field(default=None, gt=0)
@@ -228,19 +239,27 @@ class Verdict(Record):
     """Outcome of judging one solution on one problem."""
 
     schema_version: Literal[1] = 1
+    """Changes when a field changes its meaning."""
     problem: str
     """Id of the problem: its folder name."""
     problem_sha256: str
     """Hash over the problem's two files."""
     solution: Solution
+    """What was judged."""
     status: Status
+    """What became of it."""
     failure: Failure | None = None
     """Set exactly when the status is not `correct`."""
     device: DeviceMode
+    """How ranks were laid on devices."""
     world_size: int = Field(ge=1)
+    """Number of ranks."""
     dtype: Literal["bf16", "fp32"]
+    """Working dtype."""
     trials: tuple[Trial, ...] = ()
+    """Correctness, one record for each trial and size."""
     timings: tuple[Timing, ...] = ()
+    """Times, one record for each timed size."""
     build_only: bool = False
     """True when only the build was asked for: `correct` then means that it builds."""
     library: bool | None = None
@@ -254,7 +273,9 @@ class Verdict(Record):
     config_sha256: str = ""
     """Hash over the judge's configuration."""
     fingerprint: Fingerprint
+    """Machine and software."""
     created: datetime = Field(default_factory=lambda: datetime.now(UTC))
+    """When the verdict was reached."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Verdict:

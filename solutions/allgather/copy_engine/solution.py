@@ -92,12 +92,12 @@ def _make_buffer(tensor: torch.Tensor) -> Buffer:
     handle = symm.rendezvous(own)
     # Every rank begins with another peer, so that no link into a GPU is asked by all at once.
     order = [(handle.rank + step) % world_size for step in range(1, world_size)]
-    many_bytes = num_elems * tensor.element_size() >= MIN_BYTES_FOR_STREAMS
+    num_streams = world_size if num_elems * tensor.element_size() >= MIN_BYTES_FOR_STREAMS else 0
     return Buffer(
         own=own,
         handle=handle,
         peers=[(peer, handle.peer(peer)) for peer in order],
-        streams=[torch.cuda.Stream(tensor.device) for _ in range(world_size)] if many_bytes else [],
+        streams=[torch.cuda.Stream(tensor.device) for _ in range(num_streams)],  # type: ignore[no-untyped-call]
         piece_elems=max(-(-num_elems // MAX_PIECES), MIN_PIECE_BYTES // tensor.element_size()),
         half=itertools.cycle((0, 1)),
     )

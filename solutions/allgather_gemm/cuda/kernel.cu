@@ -2,11 +2,12 @@
 //   (For large A the copy engine does it, see solution.py; the product is cuBLAS's in both cases.)
 //
 // Moves: every rank stores its A_local [M, K/W] into its columns of the gathered A [M, K] of every rank, itself
-//   included: M K e (W-1)/W bytes out over the link by SM stores. The product reads the gathered A from the rank's own
-//   symmetric memory; no staging, no concatenation.
+//   included: M K e (W-1)/W bytes out over the link by SM stores. The product reads the gathered A from the rank's
+//   own symmetric memory; no staging, no concatenation.
 //
 // Protocol: BlockBarrier (signal.cuh) after the stores: block b of each rank meets block b of the others, so when
-//   the whole kernel has ended, all blocks of all ranks have stored, and the product, next in the stream, sees all of A.
+//   the whole kernel has ended, all blocks of all ranks have stored, and the product, next in the stream, sees all
+//   of A.
 //   `half` alternates by call. Call k+2 may overwrite the half of call k on rank p: this rank has passed the barrier
 //   of call k+1, which p announced after its product of call k, stream order. Signals count up and stay for the next
 //   call.
@@ -15,8 +16,8 @@
 //   thread, four loads in flight.
 //
 // Assumes: up to 8 ranks; Unit divides the bytes of a row of A_local, so that no access crosses into the next rank's
-//   columns; A_local on a 16-byte boundary and smaller than 2^31 units; the same number of blocks on every rank. Checked
-//   in solution.py.
+//   columns; A_local on a 16-byte boundary and smaller than 2^31 units; the same number of blocks on every rank.
+//   Checked in solution.py.
 //
 // Speed: bound by the barrier and by cuBLAS. Not measured.
 

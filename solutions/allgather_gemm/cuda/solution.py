@@ -1,11 +1,10 @@
 """Gather of A along its columns by stores into the peers' gathered A, then cuBLAS; large A in overlapped chunks.
 
-Small A: kernel.cu. Large A: copy engines push chunk i of the rows of A_local into the own columns of every peer's
-gathered A, one stream a peer; then all ranks meet on a stream for barriers alone, and the caller's stream multiplies
-chunk i while chunk i+1 is on the link. Protocol, also here: halves of the gathered A alternate by call, counted on
-the host (a captured CUDA graph must not be replayed). Pushes of call k+2 into the half of call k begin after this
-rank's stream has passed the last barrier of call k+1; a peer's stream of barriers came to that after the peer's
-caller's stream had come to call k+1, so after its products of call k.
+Small A: kernel.cu. Large A: copy engines push chunk i of A_local's rows into the own columns of every peer's gathered
+A, one stream a peer; all ranks meet on a stream for barriers; the caller's stream multiplies chunk i while chunk i+1
+is on the link. Protocol, also here: halves of the gathered A alternate by call, counted on the host (never replay a
+captured CUDA graph). Pushes of call k+2 into the half of call k begin after this rank's stream has passed the barriers
+of call k+1, and a peer's stream came to those after its products of call k. Speed: not measured.
 """
 
 import itertools
@@ -49,8 +48,7 @@ def solution(A_local: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
     local = A_local.contiguous()
     if local.numel() == 0 or dist.get_world_size() == 1:
         return torch.mm(local, B) if local.numel() else B.new_zeros((local.shape[0], B.shape[1]))
-    if local.data_ptr() % 16:
-        local = local.clone()
+    local = local.clone() if local.data_ptr() % 16 else local
     key = (local.shape, local.dtype, local.device)
     if key not in _buffers:
         _buffers[key] = _make_buffer(local)
@@ -64,14 +62,13 @@ def solution(A_local: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
 
 def _overlapped(buffer: Buffer, half: int, local: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
     main, meeting = torch.cuda.current_stream(), buffer.streams[-1]
-    num_rows = local.shape[0]
     chunks = min(MAX_CHUNKS, max(1, local.nbytes * (buffer.handle.world_size - 1) // CHUNK_BYTES))
-    chunk_rows = -(-num_rows // chunks // ROW_TILE) * ROW_TILE
-    out = local.new_empty((num_rows, B.shape[1]))
+    chunk_rows = -(-len(local) // chunks // ROW_TILE) * ROW_TILE
+    out = local.new_empty((len(local), B.shape[1]))
     for stream in buffer.streams:
         stream.wait_stream(main)
     chunk_arrived = []
-    for first in range(0, num_rows, chunk_rows):
+    for first in range(0, len(local), chunk_rows):
         rows = slice(first, first + chunk_rows)
         for columns, stream in zip(buffer.columns[half][:-1], buffer.streams[:-1], strict=True):
             with torch.cuda.stream(stream):
@@ -94,8 +91,7 @@ def _make_buffer(local: torch.Tensor) -> Buffer:
     memory = symm.empty((SIGNAL_BYTES + 2 * half_bytes,), dtype=torch.uint8, device=local.device)
     memory[:SIGNAL_BYTES].zero_()
     handle = symm.rendezvous(memory)
-    # No rank may be signaled before it has zeroed its signals.
-    handle.barrier()
+    handle.barrier()  # no rank may be signaled before it has zeroed its signals
 
     def gathered(peer: int) -> list[torch.Tensor]:
         halves = handle.peer(peer)[SIGNAL_BYTES:].view(2, half_bytes)[:, : local.nbytes * world_size]
@@ -108,7 +104,8 @@ def _make_buffer(local: torch.Tensor) -> Buffer:
     order = [(handle.rank + step) % world_size for step in range(1, world_size + 1)]
     mine = slice(handle.rank * width, (handle.rank + 1) * width)
     columns = [[gathered(peer)[which][:, mine] for peer in order] for which in (0, 1)]
-    return Buffer(handle, own, half, None, columns, [torch.cuda.Stream(local.device) for _ in order])
+    streams = [torch.cuda.Stream(local.device) for _ in order]  # type: ignore[no-untyped-call]
+    return Buffer(handle, own, half, None, columns, streams)
 
 
 def _gather_kernel(local: torch.Tensor, handle: symm.Handle, half_bytes: int) -> Callable[[torch.Tensor, int], None]:

@@ -27,7 +27,7 @@ class Buffer:
     """Symmetric memory for one shape and dtype, and how to launch on it."""
 
     memory: torch.Tensor
-    peers: ctypes.Array
+    peers: ctypes.Array[ctypes.c_uint64]
     kernel: pkb.cuda.Kernel
     blocks: int
     rank: np.int32

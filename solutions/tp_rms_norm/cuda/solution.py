@@ -30,7 +30,7 @@ class Buffer:
     """Symmetric memory for one number of rows, row length and dtype, and how to launch on it."""
 
     memory: torch.Tensor
-    peers: ctypes.Array
+    peers: ctypes.Array[ctypes.c_uint64]
     kernel: pkb.cuda.Kernel
     blocks: int
     tile_rows: np.int32

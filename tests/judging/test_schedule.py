@@ -1,0 +1,106 @@
+"""What is drawn, called and delayed."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from pkb.judging.config import JudgeConfig
+from pkb.judging.schedule import make_schedule, max_result_bytes, rank_bytes, skewed_calls
+from pkb.problems._find import get_problem, list_problems
+
+SECRET = b"s" * 32
+
+
+@pytest.mark.parametrize("name", [problem.id for problem in list_problems()])
+def test_every_draw_is_used_once_and_shapes_alternate(name: str) -> None:
+    problem = get_problem(name)
+    config = JudgeConfig(size="base", calls=3)
+    schedule = make_schedule(problem, problem.load(), config, timed=True)
+    used = [p for trial in schedule.trials for p in trial.calls]
+    timed = [p for draws in schedule.timed.values() for p in draws]
+    assert sorted(used + timed) == list(range(len(schedule.draws)))
+    assert [draw.index for draw in schedule.draws] == list(range(len(schedule.draws)))
+    for trial in schedule.trials:
+        sizes = [schedule.draws[p].size for p in trial.calls]
+        assert {"tiny", "base"} <= set(sizes)
+        for size in set(sizes):
+            assert sizes.count(size) == config.calls
+            assert any(a == b == size for a, b in pairwise(sizes)), "no two calls in a row"
+    assert [trial.exact for trial in schedule.trials] == [False] * 3 + [True] * problem.exact_trial
+
+
+def test_exact_only_sizes_stay_out_of_random_trials() -> None:
+    problem = get_problem("allreduce")
+    schedule = make_schedule(problem, problem.load(), JudgeConfig(size="tiny"), timed=True)
+    random_sizes = {schedule.draws[p].size for t in schedule.trials if not t.exact for p in t.calls}
+    exact_sizes = {schedule.draws[p].size for t in schedule.trials if t.exact for p in t.calls}
+    assert "tiny_one" not in random_sizes | set(schedule.timed)
+    assert "tiny_one" in exact_sizes
+
+
+def test_large_sizes_get_one_random_trial() -> None:
+    problem = get_problem("allreduce")
+    schedule = make_schedule(problem, problem.load(), JudgeConfig(size="large"), timed=True)
+    assert schedule.light_trials == ("large",)
+    trials = [t.index for t in schedule.trials if any(schedule.draws[p].size == "large" for p in t.calls)]
+    assert trials == [0, 3]
+    assert len(schedule.timed["large"]) == 2
+
+
+def test_a_rank_gets_no_peer_seed() -> None:
+    problem = get_problem("allreduce")
+    config = JudgeConfig(size="tiny", world_size=4)
+    schedule = make_schedule(problem, problem.load(), config, timed=False)
+    plans = [schedule.prepare(problem, config, SECRET, rank, 1).draws for rank in range(4)]
+    own = [{draw.own_seed for draw in plan} for plan in plans]
+    assert len(set.union(*own)) == 4 * len(schedule.draws)
+    assert len({tuple(draw.shared_seed for draw in plan) for plan in plans}) == 1
+
+
+def test_skew_hits_one_rank_at_a_time_and_leaves_the_call_after_a_slow_reader_alone() -> None:
+    problem = get_problem("allgather")
+    schedule = make_schedule(problem, problem.load(), JudgeConfig(size="base"), timed=False)
+    trial = schedule.trials[0]
+    sizes = [schedule.draws[p].size for p in trial.calls]
+    ranks = [skewed_calls(trial, sizes, rank, 4, SECRET).calls for rank in range(4)]
+    readers = 0
+    for number in range(len(sizes)):
+        before = [r for r in range(4) if ranks[r][number].host_delay_us or ranks[r][number].device_delay_us]
+        behind = [r for r in range(4) if ranks[r][number].barrier_delays_us]
+        assert len(before) <= 1 and len(behind) <= 1 and not (before and behind)
+        if behind:
+            readers += 1
+            assert sizes[number] == sizes[number + 1]
+            after = [ranks[r][number + 1] for r in range(4)]
+            assert not any(c.host_delay_us or c.device_delay_us for c in after)
+    assert readers >= 2
+
+
+def test_another_secret_gives_other_skew() -> None:
+    problem = get_problem("allgather")
+    schedule = make_schedule(problem, problem.load(), JudgeConfig(size="base"), timed=False)
+    trial = schedule.trials[0]
+    sizes = [schedule.draws[p].size for p in trial.calls]
+    assert skewed_calls(trial, sizes, 0, 2, SECRET) != skewed_calls(trial, sizes, 0, 2, b"t" * 32)
+
+
+def test_a_baseline_prepares_timed_draws_only() -> None:
+    problem = get_problem("allreduce")
+    schedule = make_schedule(problem, problem.load(), JudgeConfig(size="latency"), timed=True)
+    reduced = schedule.only_timed()
+    assert set(reduced.timed) == {"latency_4kib", "latency_64kib", "latency_1mib"}
+    for size, draws in reduced.timed.items():
+        assert {reduced.draws[p].size for p in draws} == {size}
+    assert len(reduced.draws) == sum(map(len, reduced.timed.values()))
+
+
+def test_memory_estimate_covers_draws_and_results() -> None:
+    problem = get_problem("allreduce")
+    code = problem.load()
+    config = JudgeConfig(size="large", rounds=0)
+    schedule = make_schedule(problem, code, config, timed=False)
+    num_large = sum(draw.size == "large" for draw in schedule.draws)
+    assert rank_bytes(problem, code, config, schedule) > num_large * 512 * 2**20
+    assert max_result_bytes(problem, code, config, schedule) > 512 * 2**20

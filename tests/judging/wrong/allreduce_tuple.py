@@ -1,0 +1,9 @@
+"""Wraps the right tensor in a tuple."""
+
+import torch.distributed as dist
+
+
+def solution(tensor):
+    result = tensor.clone()
+    dist.all_reduce(result)
+    return (result,)
