@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib
 import importlib.util
 import json
 import os
@@ -15,7 +16,6 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch.utils import cpp_extension
 
 from pkb.cuda import CompileError
 from pkb.cuda.cache import cache_dir, locked, write_atomic
@@ -123,6 +123,15 @@ def _arches() -> str:
     return f"{major}.{minor}{'a' if (major, minor) in ((9, 0), (10, 0)) else ''}"
 
 
+def _torch_builder() -> ModuleType:
+    """torch.utils.cpp_extension, imported when something is built.
+
+    Its import starts the CUDA driver and a thread of it; this module is loaded before ranks are forked, and a
+    fork can use neither.
+    """
+    return importlib.import_module("torch.utils.cpp_extension")
+
+
 def _key(name: str, source: str, flags: list[str], includes: list[str], links: list[str], arches: str) -> str:
     facts = [
         name,
@@ -132,19 +141,20 @@ def _key(name: str, source: str, flags: list[str], includes: list[str], links: l
         links,
         arches,
         digest_of_includes(source, [Path(folder) for folder in includes]),
-        [str(torch.__version__), torch.version.cuda, cpp_extension.CUDA_HOME, sys.implementation.cache_tag],
+        [str(torch.__version__), torch.version.cuda, _torch_builder().CUDA_HOME, sys.implementation.cache_tag],
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def _build(name: str, source: str, flags: list[str], includes: list[str], links: list[str], folder: Path) -> ModuleType:
-    if cpp_extension.CUDA_HOME is None:
+    builder = _torch_builder()
+    if builder.CUDA_HOME is None:
         raise HarnessError(
             f"{name} is built with load_inline, which needs nvcc, and torch found no CUDA toolkit here. Set"
             " CUDA_HOME, or write the solution for pkb.cuda.compile, which needs none."
         )
     try:
-        module: ModuleType = cpp_extension.load_inline(  # type: ignore[no-untyped-call]
+        module: ModuleType = builder.load_inline(
             name=name,
             cpp_sources="",
             cuda_sources=f'{_IMPLICIT_HEADERS}#line 1 "{name}.cu"\n{source}',

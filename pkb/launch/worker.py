@@ -63,7 +63,8 @@ def main(control: socket.socket, stack_fd: int, progress_fd: int) -> int:
     rank = _Rank(control, ProgressPage(progress_fd))
     try:
         while (header := wire.receive_blocking(control)) is not None:
-            # Before every command, since a candidate may have taken the signal for itself.
+            # Anew before every command, since a candidate may have taken the signal for itself.
+            faulthandler.unregister(STACK_SIGNAL)
             faulthandler.register(STACK_SIGNAL, file=stack_fd, all_threads=True)
             rank.execute(header)
     except (OSError, wire.ProtocolError):
