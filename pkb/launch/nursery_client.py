@@ -50,7 +50,7 @@ class Nursery:
 
     def end(self, folder: str) -> None:
         """End the ranks that were spawned with a folder and everything they started, and remove the folder."""
-        if not self._lost and self._ready:
+        if self._ready and not self._lost and self._socket.fileno() >= 0:
             self._request({"end": folder}, (), _END_DEADLINE_S)
 
     def fileno(self) -> int:

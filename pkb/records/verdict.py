@@ -299,9 +299,9 @@ class Verdict(Record):
 
     def __str__(self) -> str:
         """One line: status, what was measured, on what."""
-        where = f"({self.world_size} ranks, {self.device}, {self.dtype})"
         if self.build_only and self.status is Status.CORRECT:
-            return f"builds {where}"
+            return "builds"
+        where = f"({self.world_size} ranks, {self.device}, {self.dtype})"
         if self.failure is not None:
             return f"{self.status} [{self.failure.cause}] {where}: {self.failure.detail}"
         parts = [str(self.status)]

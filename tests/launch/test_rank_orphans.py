@@ -15,7 +15,7 @@ from leftovers import marked_by, nothing_left, rank_folders
 from rank_runs import HONEST, calls, layout, loaded
 
 from pkb.launch import processes
-from pkb.launch.ranks import Nursery, RankFailure, RankSet
+from pkb.launch.ranks import Nursery, RankSet
 from pkb.records.errors import HarnessError
 
 ROOT = Path(__file__).parents[2]
@@ -59,22 +59,15 @@ def solution(tensor):
 """
 
 LITTER = """
-import os, signal
+import os
 
 def solution(tensor):
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.makedirs("a/b/c")
+    os.symlink("/", "a/root")
     open("a/b/c/file", "w").close()
     os.chmod("a/b", 0)
     os.chmod("a", 0)
     return tensor.clone()
-"""
-
-SLEEP = """
-import time
-
-def solution(tensor):
-    time.sleep(1000)
 """
 
 
@@ -88,11 +81,12 @@ def nursery() -> Iterator[Nursery]:
 
 @pytest.mark.parametrize("source", [ESCAPE, FORK_50, RUN_AWAY, LITTER], ids=["escape", "fork", "run", "litter"])
 def test_descendants_end_with_their_set(nursery: Nursery, tmp_path: Path, source: str) -> None:
+    world_size = 1 if source is LITTER else 2
     with nothing_left():
-        with loaded(nursery, tmp_path, source) as ranks:
+        with loaded(nursery, tmp_path, source, world_size) as ranks:
             ranks.request(calls(), 30)
-            inside = len(sleepers()) if source is ESCAPE else 0
-        assert inside == (2 if source is ESCAPE else 0)
+            num_escaped = len(sleepers())
+    assert num_escaped == (2 if source is ESCAPE else 0)
     assert not sleepers()
 
 
@@ -129,13 +123,13 @@ def test_the_process_that_forks_ranks_can_be_killed_by_a_candidate(tmp_path: Pat
         os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(1000)
     """
+    others = marked_by(os.getpid())
     with nothing_left():
         nursery = Nursery()
         try:
-            ranks = loaded(nursery, tmp_path, source)
-            with ranks, pytest.raises(HarnessError, match="killed by signal 9"):
+            with loaded(nursery, tmp_path, source) as ranks, pytest.raises(HarnessError, match="killed by signal 9"):
                 ranks.request(calls(), 30)
-            assert not marked_by(os.getpid())
+            assert marked_by(os.getpid()) == others
             with loaded(nursery, tmp_path, HONEST) as ranks:
                 assert len(ranks.request(calls(), 30)) == 2
         finally:
@@ -150,15 +144,14 @@ def test_closing_before_anything_was_started_is_quick() -> None:
 
 
 def test_closing_ends_sets_that_nobody_closed(tmp_path: Path) -> None:
-    nursery = Nursery()
-    ranks = loaded(nursery, tmp_path, SLEEP)
-    with pytest.raises(RankFailure):
-        ranks.request(calls(), 0.2)
-    left = RankSet(nursery, layout(2))
-    left.wait_ready()
-    nursery.close()
-    assert not marked_by(os.getpid())
-    left.close()
+    with nothing_left():
+        nursery = Nursery()
+        ranks = loaded(nursery, tmp_path, ESCAPE)
+        ranks.request(calls(), 20)
+        assert len(sleepers()) == 2
+        nursery.close()
+        assert not sleepers()
+        ranks.close()
 
 
 DRIVER = """

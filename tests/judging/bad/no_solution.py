@@ -1,0 +1,5 @@
+"""Defines a function of another name."""
+
+
+def answer(tensor):
+    return tensor

@@ -1,0 +1,9 @@
+"""Returns nothing."""
+
+import torch.distributed as dist
+
+
+def solution(tensor):
+    result = tensor.clone()
+    dist.all_reduce(result)
+    return None

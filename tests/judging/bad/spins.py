@@ -1,0 +1,21 @@
+"""Loops without end and never lets go of the interpreter."""
+
+import torch.distributed as dist
+
+calls = 0
+CALLS_OF_FIRST_TRIAL = 4
+
+
+def sum_of_all(tensor):
+    result = tensor.clone()
+    dist.all_reduce(result)
+    return result
+
+
+def solution(tensor):
+    global calls
+    calls += 1
+    if calls > CALLS_OF_FIRST_TRIAL:
+        while True:
+            pass
+    return sum_of_all(tensor)
