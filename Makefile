@@ -1,5 +1,7 @@
 # make demo: set up .venv and judge right and wrong solutions on CPU ranks.   make test: set up and run the tests.
-PYTHON ?= $(shell command -v python3.12 || command -v python3.11 || command -v python3)
+RIGHT_VERSION = import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))
+# The first that runs and has a version that we support; a name alone may be a shim without an interpreter.
+PYTHON ?= $(shell for p in python3 python3.12 python3.11; do $$p -c '$(RIGHT_VERSION)' 2>/dev/null && echo $$p && break; done)
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: demo test check slow clean
@@ -20,8 +22,8 @@ clean:
 	rm -rf .venv
 
 .venv/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' \
-		|| { echo "Python 3.11 or 3.12 is needed, found $$($(PYTHON) --version). Set PYTHON=/path/to/python3.12."; exit 2; }
+	@test -n "$(PYTHON)" \
+		|| { echo "Python 3.11 or 3.12 is needed and not on the PATH. Set PYTHON=/path/to/python3.12."; exit 2; }
 	@$(PYTHON) -m venv .venv \
 		|| { echo "No virtual environment could be made. On Debian: apt-get install python3-venv"; rm -rf .venv; exit 2; }
 

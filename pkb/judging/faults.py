@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sysconfig
 from pathlib import Path
 
 from pkb.launch.plan import LOST_CHANNEL
-from pkb.launch.ranks import RankFailure, describe_exit
+from pkb.launch.ranks import RankFailure
 from pkb.records.verdict import Cause, Failure, Phase, RankState, Status
 
 _MAX_LOG_CHARS = 12_000
@@ -56,10 +57,9 @@ def _death(error: RankFailure) -> str:
     """How a rank ended."""
     if error.exit_code is None or error.exit_code == LOST_CHANNEL:
         return "closed its channel to the judge: leave descriptors alone that the solution has not opened"
-    hint = " (the system kills processes with SIGKILL when memory runs out)" if error.exit_code == -9 else ""
     state = next(state for state in error.states if state.rank == error.rank)
-    how = state.state if state.state.startswith(("exited", "killed")) else describe_exit(error.exit_code)
-    return f"{how}{_place(state)}{hint}"
+    hint = "; the system does that when memory runs out" if error.exit_code == -signal.SIGKILL else ""
+    return f"{state.state}{_place(state)}{hint}"
 
 
 def _others(error: RankFailure) -> str:
@@ -67,12 +67,12 @@ def _others(error: RankFailure) -> str:
     waiting = [s for s in error.states if s.rank != error.rank and s.state.startswith("inside")]
     if not waiting:
         return ""
-    return "; meanwhile " + " ".join(_where(state) for state in waiting).rstrip(".")
+    return "; meanwhile " + ", ".join(f"rank {s.rank} was {s.state}{_place(s)}" for s in waiting)
 
 
 def _where(state: RankState) -> str:
-    place = "" if state.state.startswith("waiting for the judge") else _place(state)
-    return f"Rank {state.rank}: {state.state}{place}."
+    idle = state.state.startswith(("waiting for the judge", "returned from all"))
+    return f"Rank {state.rank}: {state.state}{'' if idle else _place(state)}."
 
 
 def _place(state: RankState) -> str:

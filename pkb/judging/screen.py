@@ -11,6 +11,7 @@ from pkb.records.verdict import Cause, Status
 
 _JUDGE_ROOMS = ("pkb.cli", "pkb.judging", "pkb.launch", "pkb.problems", "pkb.records")
 _PATCHED = ("torch.", "time.", "pkb.", "gc.", "sys.modules")
+_MAX_LINE_CHARS = 300
 _SETTINGS = ("torch.backends.", "torch._dynamo.config.", "torch._inductor.config.")
 
 
@@ -139,6 +140,6 @@ def _context(source: str, error: SyntaxError | ValueError) -> str:
     lines = source.splitlines()
     first = max(0, error.lineno - 3)
     return "\n".join(
-        f"{'>' if i + 1 == error.lineno else ' '} {i + 1:4d} | {line}"
+        f"{'>' if i + 1 == error.lineno else ' '} {i + 1:4d} | {line[:_MAX_LINE_CHARS]}"
         for i, line in enumerate(lines[first : error.lineno + 2], start=first)
     )

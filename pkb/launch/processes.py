@@ -20,17 +20,24 @@ def children_of(pid: int) -> set[int]:
     return children
 
 
+def state_of(pid: int) -> str:
+    """Letter of a process's state: R running, S sleeping, T stopped, D in the kernel; empty when it is gone."""
+    fields = _stat(pid)
+    return fields[0] if fields else ""
+
+
 def _children_by_stat(pid: int) -> set[int]:
-    children = set()
-    for other in _all():
-        try:
-            stat = Path(f"/proc/{other}/stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        # The command name stands in parentheses and may hold spaces: count from behind it.
-        if int(stat.rpartition(")")[2].split()[1]) == pid:
-            children.add(other)
-    return children
+    return {other for other in _all() if _stat(other)[1:2] == [str(pid)]}
+
+
+def _stat(pid: int) -> list[str]:
+    """State, parent and all that follows; empty when the process is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    # The command name stands in parentheses and may hold spaces: count from behind it.
+    return text.rpartition(")")[2].split()
 
 
 def mark(token: str) -> dict[str, str]:

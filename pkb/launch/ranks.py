@@ -21,7 +21,8 @@ from pkb.launch import wire
 from pkb.launch.nursery import remove_folder
 from pkb.launch.nursery_client import Nursery
 from pkb.launch.output import OutputTail
-from pkb.launch.plan import Command, Prepare, RankFault, Setup, check_answer, max_payload_bytes
+from pkb.launch.plan import LOST_CHANNEL, Command, Prepare, RankFault, RunCalls, Setup, check_answer, max_payload_bytes
+from pkb.launch.processes import state_of
 from pkb.launch.progress import ProgressPage
 from pkb.records.errors import HarnessError
 from pkb.records.verdict import DeviceMode, RankState
@@ -37,6 +38,8 @@ _GRACE_S = 1.0
 _STACK_SIGNAL = signal.SIGUSR1
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)')
 _MAX_STACK_BYTES = 1 << 20
+_NO_STACK = {"T": " (stopped by a signal)", "D": " (in a call of the kernel that cannot be interrupted)"}
+"""Why a rank told no stack, by the letter of its state in /proc."""
 _MAX_FRAMES = 12
 _MAX_TEXT_CHARS = 500
 
@@ -55,7 +58,8 @@ class RankFailure(Exception):
         exit_code: int | None = None,
         text: str = "",
     ) -> None:
-        super().__init__(f"rank {rank}: {kind} {text}")
+        what = fault.text if fault is not None else describe_exit(exit_code) if exit_code is not None else text or kind
+        super().__init__(f"rank {rank}: {what}")
         self.kind = kind
         self.rank = rank
         """The first rank that failed; for a deadline, the first that has not answered."""
@@ -267,7 +271,7 @@ class RankSet:
             late = next(rank.number for rank in asked if rank.number not in answers)
             failure = _FirstFailure("deadline", late, text=f"no answer within {deadline_s:g} s")
         if failure is not None:
-            self._raise(failure)
+            self._raise(failure, answers)
         return [answers[rank.number] for rank in asked]
 
     def _ended(self, numbers: set[int]) -> list[_Rank]:
@@ -292,12 +296,12 @@ class RankSet:
         answers[rank.number] = message
         return None
 
-    def _raise(self, failure: _FirstFailure) -> NoReturn:
+    def _raise(self, failure: _FirstFailure, answers: dict[int, wire.Message]) -> NoReturn:
         """Find out where every rank is, end them all, and raise."""
         exit_code = None
         if failure.kind == "died":
             exit_code = self._nursery.exit_code(self._ranks[failure.rank].pid, _EXIT_WAIT_S)
-        states = tuple(self._states())
+        states = tuple(self._states(answers))
         output = self._output.text()
         self.close()
         raise RankFailure(
@@ -310,7 +314,7 @@ class RankSet:
             text=failure.text,
         )
 
-    def _states(self) -> list[RankState]:
+    def _states(self, answers: dict[int, wire.Message]) -> list[RankState]:
         """Where every rank is, with the Python lines that it is at or, if it ended by a signal, was at."""
         codes = {rank.number: self._nursery.exit_code(rank.pid) for rank in self._ranks}
         alive = [rank for rank in self._ranks if codes[rank.number] is None]
@@ -320,9 +324,14 @@ class RankSet:
         _wait_for_stacks([rank.stack_fd for rank in alive])
         states = []
         for rank in self._ranks:
-            code, where = codes[rank.number], rank.progress.text()
-            state = where if code is None else f"{describe_exit(code)} (was {where})"
+            code, state = codes[rank.number], rank.progress.text()
             text = os.pread(rank.stack_fd, _MAX_STACK_BYTES, 0).decode(errors="replace")
+            if code is not None:
+                state = f"{describe_exit(code)}, last seen {state}"
+            elif rank.number in answers and isinstance(rank.asked, RunCalls):
+                state = f"returned from all {len(rank.asked.calls)} calls"
+            elif not text:
+                state = f"{state}{_NO_STACK.get(state_of(rank.pid), '')}"
             states.append(RankState(rank=rank.number, state=state, stack=_candidate_frames(text)))
         return states
 
@@ -356,6 +365,8 @@ def _wait_for_stacks(fds: Sequence[int]) -> None:
 
 def describe_exit(code: int) -> str:
     """An exit code in words."""
+    if code == LOST_CHANNEL:
+        return "gave up because its channel to the judge was closed"
     if code >= 0:
         return f"exited with code {code}"
     try:

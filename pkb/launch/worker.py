@@ -52,6 +52,7 @@ STACK_SIGNAL = signal.SIGUSR1
 """Makes a rank write the stacks of its threads, even while it is stuck in C code."""
 _MAX_TEXT_CHARS = 500
 _MAX_COMPILE_CHARS = 4000
+_MAX_LINE_CHARS = 1000
 _MAX_LOG_CHARS = 20_000
 _NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "bad_alloc")
 _GROUP_TIMEOUT = timedelta(hours=1)  # The judge's deadlines are shorter and explain more.
@@ -79,6 +80,8 @@ class _Rank:
         self._control = control
         self._progress = progress
         self._pid = os.getpid()
+        self._folder = ""
+        """Where the candidate lies."""
         self._device = torch.device("cpu")
         self._stream: Stream = CpuStream()
         self._draws: list[tuple[Any, ...]] = []
@@ -152,6 +155,7 @@ class _Rank:
 
     def _load(self, command: Load) -> None:
         self._progress.set(State.LOADING)
+        self._folder = str(Path(command.path).parent)
         os.environ["TORCH_EXTENSIONS_DIR"] = str(build.extensions_dir(command.solution_sha256))
         build.install_public_helpers()
         try:
@@ -180,7 +184,7 @@ class _Rank:
             answer = run(self._caller)
             payloads = [wire.raw_bytes(tensor.cpu()) for tensor in answer.tensors]
         except BaseException as error:
-            self._fail(_call_fault(error, self._caller.call))
+            self._fail(_call_fault(error, self._caller.call, self._folder))
             return
         finally:
             symm.set_after_barrier(None)
@@ -227,14 +231,14 @@ def _import_fault(error: BaseException, path: str) -> RankFault:
     log = _traceback(error)
     if isinstance(error, CompileError):
         return RankFault(kind="compile", text=str(error)[:_MAX_COMPILE_CHARS], log=error.log[-_MAX_LOG_CHARS:])
+    where = f"while it was imported{_place(error, str(Path(path).parent))}"
     if isinstance(error, SystemExit):
-        return RankFault(kind="exit", text=f"called sys.exit({_short(error.code)}) while it was imported", log=log)
+        return RankFault(kind="exit", text=f"called sys.exit({_short(error.code)}) {where}", log=log)
     if _is_out_of_memory(error):
-        return RankFault(kind="out_of_memory", text=f"out of memory while it was imported: {_message(error)}", log=log)
+        return RankFault(kind="out_of_memory", text=f"out of memory {where}{_message(error)}", log=log)
     if isinstance(error, SyntaxError) and error.filename == path:
-        return RankFault(kind="syntax", text=f"the file is not valid Python: {_message(error)}", log=log)
-    text = f"{type(error).__name__} while {path} was imported: {_message(error)}"
-    return RankFault(kind="import", text=text, log=log)
+        return RankFault(kind="syntax", text=f"the file is not valid Python{_message(error)}", log=log)
+    return RankFault(kind="import", text=f"{type(error).__name__} {where}{_message(error)}", log=log)
 
 
 def _contract_fault(solution: Any, num_arguments: int | None) -> RankFault | None:
@@ -242,7 +246,7 @@ def _contract_fault(solution: Any, num_arguments: int | None) -> RankFault | Non
     if solution is None:
         return RankFault(kind="no_solution", text="the file defines no `solution`")
     if not callable(solution):
-        return RankFault(kind="no_solution", text=f"`solution` is a {type(solution).__name__}, not a function")
+        return RankFault(kind="no_solution", text=f"`solution` is of type {type(solution).__name__}, not a function")
     if num_arguments is None:
         return None
     try:
@@ -259,20 +263,21 @@ def _contract_fault(solution: Any, num_arguments: int | None) -> RankFault | Non
     return None
 
 
-def _call_fault(error: BaseException, call: int) -> RankFault:
+def _call_fault(error: BaseException, call: int, folder: str) -> RankFault:
     """How a call of the candidate ended without a result."""
+    where = f"in call {call}{_place(error, folder)}"
     if _is_out_of_memory(error):
         # What the candidate's frames hold would be missing for the answer.
         traceback.clear_frames(error.__traceback__)
-        text = f"out of memory in call {call}: {_message(error)}"
+        text = f"out of memory {where}{_message(error)}"
         return RankFault(kind="out_of_memory", text=text, log=_traceback(error), call=call)
     log = _traceback(error)
     if isinstance(error, SystemExit):
-        return RankFault(kind="exit", text=f"called sys.exit({_short(error.code)}) in call {call}", log=log, call=call)
+        return RankFault(kind="exit", text=f"called sys.exit({_short(error.code)}) {where}", log=log, call=call)
     if isinstance(error, CompileError):
         text = str(error)[:_MAX_COMPILE_CHARS]
         return RankFault(kind="compile", text=text, log=error.log[-_MAX_LOG_CHARS:], call=call)
-    text = f"{type(error).__name__} in call {call}: {_message(error)}"
+    text = f"{type(error).__name__} {where}{_message(error)}"
     return RankFault(kind="exception", text=text, log=log, call=call)
 
 
@@ -284,12 +289,22 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _message(error: BaseException) -> str:
-    """What an exception says, on one line."""
+    """What an exception says, on one line and behind a colon; empty when it says nothing."""
     try:
         text = str(error)
     except Exception as broken:
         text = f"its message cannot be shown ({type(broken).__name__} in __str__)"
-    return _one_line(text)
+    return f": {_one_line(text)}" if text else ""
+
+
+def _place(error: BaseException, folder: str) -> str:
+    """The innermost line of the candidate's own that an exception passed."""
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = Path(frame.f_code.co_filename)
+        if file.is_relative_to(folder):
+            place = f" at line {line} of {file.name}"
+    return place
 
 
 def _short(value: object) -> str:
@@ -309,4 +324,5 @@ def _traceback(error: BaseException) -> str:
     frames = list(report.stack)
     first = next((i for i, f in enumerate(frames) if not f.filename.startswith((own, "<frozen"))), 0)
     report.stack = traceback.StackSummary.from_list(frames[first:])
-    return "".join(report.format())[-_MAX_LOG_CHARS:]
+    lines = "".join(report.format()).splitlines()
+    return "\n".join(line[:_MAX_LINE_CHARS] for line in lines)[-_MAX_LOG_CHARS:]

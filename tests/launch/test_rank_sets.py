@@ -84,7 +84,7 @@ def test_a_deadline_names_where_every_rank_is(nursery: Nursery, tmp_path: Path) 
         frame for frame in waiting.stack if "candidate.py" in frame
     ]
     assert "distributed" in waiting.stack[0]
-    assert done.state == "waiting for the judge"
+    assert done.state == "returned from all 1 calls"
     assert not any("/pkb/launch/" in frame for state in failure.states for frame in state.stack)
 
 
@@ -133,11 +133,11 @@ def test_a_rank_that_took_the_signal_at_import_still_tells_its_line(nursery: Nur
 @pytest.mark.parametrize(
     ("how", "code", "state"),
     [
-        ("os._exit(0)", 0, "exited with code 0 (was inside call 1)"),
-        ("os._exit(3)", 3, "exited with code 3 (was inside call 1)"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", -9, "killed by SIGKILL (was inside call 1)"),
-        ("ctypes.string_at(0)", -11, "killed by SIGSEGV (was inside call 1)"),
-        ("os.abort()", -6, "killed by SIGABRT (was inside call 1)"),
+        ("os._exit(0)", 0, "exited with code 0, last seen inside call 1"),
+        ("os._exit(3)", 3, "exited with code 3, last seen inside call 1"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -9, "killed by SIGKILL, last seen inside call 1"),
+        ("ctypes.string_at(0)", -11, "killed by SIGSEGV, last seen inside call 1"),
+        ("os.abort()", -6, "killed by SIGABRT, last seen inside call 1"),
     ],
 )
 def test_a_death_is_named_and_not_what_it_does_to_peers(
