@@ -46,3 +46,13 @@ def make_verdict() -> Callable[..., Verdict]:
         return Verdict(**{**base, **fields})
 
     return make
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--problem",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="run the generic tests of problems on this problem only; may be given several times",
+    )

@@ -42,9 +42,9 @@ def marked_by(judge_pid: int) -> set[int]:
     return found
 
 
-def rank_folders(directory: str | Path) -> set[str]:
-    """Folders of rank sets in a directory for temporary files."""
-    return {entry.name for entry in Path(directory).iterdir() if entry.name.startswith("pkb-ranks-")}
+def rank_folders(directory: str | Path, judge_pid: int) -> set[str]:
+    """Folders of a judge's rank sets in a directory for temporary files."""
+    return {entry.name for entry in Path(directory).iterdir() if entry.name.startswith(f"pkb-ranks-{judge_pid}-")}
 
 
 @contextmanager
@@ -63,17 +63,29 @@ def _new(before: Belongings, after: Belongings) -> dict[str, object]:
     found = {
         "processes": {pid: _command(pid) for pid in after.processes - before.processes},
         "folders": after.folders - before.folders,
-        "shared": after.shared - before.shared,
+        "shared": _unheld(after.shared - before.shared),
         "descriptors": dict(Counter(dict(after.descriptors)) - Counter(dict(before.descriptors))),
         "threads": after.threads - before.threads,
     }
     return {kind: what for kind, what in found.items() if what}
 
 
+def _unheld(names: frozenset[str]) -> set[str]:
+    """Files in /dev/shm without those that a running process has mapped: other programs work on this machine."""
+    left = set(names)
+    for pid in _pids() if left else ():
+        try:
+            maps = Path(f"/proc/{pid}/maps").read_text()
+        except OSError:
+            continue
+        left = {name for name in left if f"/dev/shm/{name}" not in maps}
+    return left
+
+
 def _belongings() -> Belongings:
     return Belongings(
         processes=frozenset(_descendants(os.getpid()) | marked_by(os.getpid())),
-        folders=frozenset(rank_folders(tempfile.gettempdir())),
+        folders=frozenset(rank_folders(tempfile.gettempdir(), os.getpid())),
         shared=frozenset(os.listdir("/dev/shm")),
         descriptors=tuple(sorted(Counter(_descriptors()).items())),
         threads=frozenset(thread.name for thread in threading.enumerate()),
@@ -97,7 +109,8 @@ def _descendants(pid: int) -> set[int]:
         except OSError:
             continue
         parents[other] = int(stat.rpartition(")")[2].split()[1])
-    found, fresh = set(), {pid}
+    found: set[int] = set()
+    fresh = {pid}
     while fresh:
         fresh = {child for child, parent in parents.items() if parent in fresh} - found
         found |= fresh

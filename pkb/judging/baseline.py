@@ -69,14 +69,14 @@ class ReferenceBlocks(Blocks):
         super().__init__(ranks, draws, block_ms=block_ms, deadline_s=deadline_s)
         self._problem = problem
 
-    def run(self, *, iterations: int | None = None, return_result: bool = False) -> Block:
+    def run(self, *, iterations: int | None = None, return_result: bool = False, restore_only: bool = False) -> Block:
         """Run one block.
 
         Raises:
             HarnessError: the reference failed.
         """
         try:
-            return super().run(iterations=iterations, return_result=return_result)
+            return super().run(iterations=iterations, return_result=return_result, restore_only=restore_only)
         except RankFailure as failure:
             raise _harness_error(self._problem, failure) from failure
 

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from pkb.judging import audit
 from pkb.judging.baseline import BaselineRanks
-from pkb.judging.check import TrialOutcome, Truth, check_trial, compare_ranks, result_of
+from pkb.judging.check import TrialOutcome, Truth, check_trial, result_of
 from pkb.judging.config import JudgeConfig
 from pkb.judging.draft import Draft, Stop
-from pkb.judging.explain import Call, explain
+from pkb.judging.explain import Call, compare_call, explain
 from pkb.judging.roofline import speed_of_light
 from pkb.judging.schedule import Schedule, TrialPlan, skewed_calls
 from pkb.judging.timing import Block, Blocks, speedup_interval
@@ -165,7 +165,7 @@ class Candidate:
                 baseline_us.append(theirs.run().time_us)
             if last or not self._is_heavy(size):
                 self._verify(block, round_)
-        parent_us = ours.parent_us()
+        parent_us = ours.parent_us(restores=self.truth.problem.writes)
         self.truth.forget()
         return self._timing(size, candidate_us, baseline_us, ours.iterations, parent_us)
 
@@ -207,10 +207,10 @@ class Candidate:
             got = [result_of(message, self.truth.device) for message in block.messages]
         except (ProtocolError, ValidationError) as error:
             raise _tampered(error) from error
-        if all(c.passed for c in compare_ranks(self.truth, False, got, want)):
-            return
         draw = self._schedule.draws[block.last_draw]
         call = Call(draw.size, draw.index, False, inputs, want, got)
+        if all(c.passed for c in compare_call(self.truth.problem, call, self._config.dtype)):
+            return
         found = explain(self.truth.problem, self.truth.code, [call], 0, self._config.dtype)
         detail = f"correct in all trials, but wrong while it was timed (round {round_}): {found.detail}"
         raise Stop(Status.WRONG, Failure(phase=Phase.TIME, cause=found.cause, detail=detail, mismatch=found.mismatch))

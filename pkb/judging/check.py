@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from pkb.judging.config import JudgeConfig
-from pkb.judging.explain import Call, check_for
+from pkb.judging.explain import Call, compare_call
 from pkb.judging.schedule import Schedule, TrialPlan
 from pkb.launch import wire
 from pkb.launch.plan import BlockAnswer, CallsAnswer
-from pkb.problems._check import Comparison, compare
+from pkb.problems._check import Comparison
 from pkb.problems._draw import derive_seeds, make_draw
 from pkb.problems._spec import Judgeside, Problem
 from pkb.records.verdict import Trial
@@ -90,7 +88,7 @@ def check_trial(truth: Truth, plan: TrialPlan, messages: Sequence[wire.Message])
         inputs, want = truth.of(position)
         got = [rank_results[number] for rank_results in results]
         calls.append(Call(draw.size, draw.index, draw.exact, inputs, want, got))
-        comparisons.append(compare_ranks(truth, draw.exact, got, want))
+        comparisons.append(compare_call(truth.problem, calls[-1], truth.config.dtype))
     wrong = [n for n, ranks in enumerate(comparisons) if not all(c.passed for c in ranks)]
     return TrialOutcome(
         trials=tuple(_records(truth, plan, comparisons)),
@@ -101,36 +99,19 @@ def check_trial(truth: Truth, plan: TrialPlan, messages: Sequence[wire.Message])
     )
 
 
-def compare_ranks(truth: Truth, exact: bool, got: Sequence[Any], want: Sequence[Any]) -> list[Comparison]:
-    """Compare one call's results, rank by rank."""
-    check = check_for(truth.problem, exact)
-    return [compare(check, g, w, truth.config.dtype) for g, w in zip(got, want, strict=True)]
-
-
 def result_of(message: wire.Message, device: str) -> Any:
     """The result that a timed block sent back."""
     answer = BlockAnswer.model_validate(message.header)
-    value, _ = wire.rebuild(answer.result or {}, message.payload)
-    return _to_device(value, device)
+    return wire.rebuild(answer.result or {}, message.payload, device=device)[0]
 
 
 def _results(answer: CallsAnswer, payload: bytearray, device: str) -> list[Any]:
     """All results that a rank returned in a trial, in order of the calls."""
     values, offset = [], 0
     for description in answer.results:
-        value, offset = wire.rebuild(description, payload, offset)
-        values.append(_to_device(value, device))
+        value, offset = wire.rebuild(description, payload, offset, device)
+        values.append(value)
     return values
-
-
-def _to_device(value: Any, device: str) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.to(device)
-    if type(value) in (tuple, list):
-        return type(value)(_to_device(item, device) for item in value)
-    if isinstance(value, dict):
-        return {key: _to_device(item, device) for key, item in value.items()}
-    return value
 
 
 def _records(truth: Truth, plan: TrialPlan, comparisons: Sequence[Sequence[Comparison]]) -> list[Trial]:

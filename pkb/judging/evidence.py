@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 
-from pkb.problems._check import Check, Comparison, Exact, Expected, Relative
+from pkb.problems._check import Check, Comparison, Every, Exact, ExactFloats, Expected, Outcome, Relative, Step
 from pkb.problems._spec import Dtype
 
 NUM_SAMPLES = 4096
@@ -27,11 +27,16 @@ def flatten(value: Any, path: str = "result") -> dict[str, torch.Tensor]:
     """Tensors and numbers of a result or an expected result by path; complex ones as pairs of reals."""
     if isinstance(value, Expected):
         return flatten(value.value, path)
+    if isinstance(value, Outcome):
+        found = flatten(value.result, path)
+        for name, state in value.arguments.items():
+            found |= flatten(state, f"argument {name}")
+        return found
     if isinstance(value, torch.Tensor):
         return {path: torch.view_as_real(value.resolve_conj()) if value.is_complex() else value}
     if isinstance(value, (int, float)):
         return {path: torch.tensor(float(value), dtype=torch.float64)}
-    found: dict[str, torch.Tensor] = {}
+    found = {}
     if isinstance(value, (tuple, list)):
         for i, item in enumerate(value):
             found |= flatten(item, f"{path}[{i}]")
@@ -235,20 +240,32 @@ class Rules:
     dtype: Dtype
     exact: bool
 
-    def slack(self, dtype: torch.dtype) -> float:
-        """Relative error that rounding may cause in an output of the given dtype; 0 stands for none."""
-        if self.exact or isinstance(self.check, Exact) or not dtype.is_floating_point:
+    def slack(self, dtype: torch.dtype, check: Check | None = None) -> float:
+        """Relative error that rounding may cause in an output of the given dtype; 0 stands for none.
+
+        Args:
+            dtype: of the output.
+            check: what it is judged by, if not by the problem's check.
+        """
+        check = check or self.check
+        if isinstance(check, ExactFloats):
+            check = check.otherwise
+        if isinstance(check, Every):
+            check = check.checks[0]
+        if self.exact or isinstance(check, Exact) or not dtype.is_floating_point:
             return 0.0
         # Twice the distance of neighboring values, and room for float32 sums in another order.
         rounding = max(2 * torch.finfo(dtype).eps, 2e-5)
-        if isinstance(self.check, Relative):
-            return max(rounding, 2 * self.check.tolerance[self.dtype])
+        if isinstance(check, (Relative, Step)) and check.tolerance is not None:
+            return max(rounding, 2 * check.tolerance[self.dtype])
         return rounding
 
 
 def _outputs(comparison: Comparison, got: Any, want: Any, rules: Rules) -> Iterator[Output]:
     all_got, all_want = flatten(got), flatten(want)
     for finding in comparison.findings:
+        if finding.kind == "agreement":
+            continue
         value, truth = all_got.get(finding.output), all_want.get(finding.output)
         if value is None or truth is None or value.shape != truth.shape or value.numel() == 0:
             continue
@@ -269,7 +286,7 @@ def _outputs(comparison: Comparison, got: Any, want: Any, rules: Rules) -> Itera
             bad=bad,
             wrong=_pick(bad.flatten().nonzero().flatten().cpu(), bad.numel()),
             anywhere=anywhere,
-            slack=rules.slack(value.dtype),
+            slack=rules.slack(value.dtype, finding.check),
             rms=_rms(sample(truth, anywhere)),
             is_complex=is_complex,
         )

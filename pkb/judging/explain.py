@@ -13,12 +13,13 @@ from pkb.judging.evidence import Evidence, Match, Rules, collect, flatten, locat
 from pkb.judging.hypotheses import Hypothesis, all_of, families, known_mistakes, mixtures, scalings
 from pkb.judging.patterns import Claim
 from pkb.judging.scene import Budget, Call, Scene
-from pkb.problems._check import Check, Comparison, ExactValues, Finding, Leaf, compare
+from pkb.problems._check import Check, Comparison, ExactFloats, Finding, compare_ranks
 from pkb.problems._spec import Dtype, Judgeside, Problem
+from pkb.problems._tree import tensors
 from pkb.records.errors import HarnessError
 from pkb.records.verdict import Cause, Mismatch
 
-__all__ = ["Call", "Explanation", "check_for", "explain"]
+__all__ = ["Call", "Explanation", "check_for", "compare_call", "explain"]
 
 _ENOUGH = 0.95
 """Share of the wrong elements that an explanation has to account for."""
@@ -37,20 +38,17 @@ class Explanation:
     """First wrong element of the first failing rank; None if container, dtype or shape are wrong."""
 
 
-@dataclass(frozen=True)
-class _ExactFloats:
-    """Exact values where the truth is float64, the problem's own check elsewhere."""
-
-    otherwise: Check
-
-    def values(self, got: torch.Tensor, want: torch.Tensor, dtype: Dtype) -> Leaf:
-        check = ExactValues() if want.dtype == torch.float64 else self.otherwise
-        return check.values(got, want, dtype)
-
-
 def check_for(problem: Problem, exact: bool) -> Check:
     """The check of a trial: in exact trials every value of a float64 truth must be right."""
-    return _ExactFloats(problem.check) if exact else problem.check
+    return ExactFloats(problem.check) if exact else problem.check
+
+
+def compare_call(problem: Problem, call: Call, dtype: Dtype) -> list[Comparison]:
+    """Compare one call's results with the truth and, where the problem says so, with each other; by rank."""
+    check = check_for(problem, call.exact)
+    # Some arguments may be on the host; where one is not, results are not either.
+    device = max((t.device.type for t in tensors(call.inputs)), key=lambda kind: kind != "cpu", default=None)
+    return compare_ranks(check, call.got, call.want, dtype, agree=problem.agree, device=device)
 
 
 def explain(
@@ -104,7 +102,8 @@ class _Case:
     @property
     def structural(self) -> list[tuple[int, Finding]]:
         """Findings on container, dtype or shape with their ranks."""
-        return [(rank, finding) for rank, finding in self._findings() if finding.kind != "values"]
+        form = ("container", "dtype", "shape")
+        return [(rank, finding) for rank, finding in self._findings() if finding.kind in form]
 
     @property
     def first_finding(self) -> tuple[int, Finding]:
@@ -138,8 +137,7 @@ class _Case:
                 yield rank, finding
 
     def _compare(self, call: Call) -> list[Comparison]:
-        check = check_for(self._problem, call.exact)
-        return [compare(check, got, want, self._dtype) for got, want in zip(call.got, call.want, strict=True)]
+        return compare_call(self._problem, call, self._dtype)
 
     def _collect(self, call: Call, comparisons: Sequence[Comparison]) -> list[Evidence]:
         rules = self.rules(call)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 
 from pkb.judging.evidence import Answer, flatten
 from pkb.problems._spec import Judgeside
+from pkb.problems._tree import map_tensors, tensors
 
 MAX_ORACLE_CALLS = 128
 MAX_SECONDS = 10.0
@@ -29,11 +30,11 @@ class Call:
     """Index of the draw."""
     exact: bool
     inputs: list[tuple[Any, ...]]
-    """Arguments of all ranks: tensors, numbers, `Group`."""
+    """Arguments of all ranks: tensors, numbers, `Group`, modules, and lists of these."""
     want: list[Any]
     """What the oracle expects of all ranks."""
     got: list[Any]
-    """What all ranks returned: tensors, numbers, None, containers, `Foreign`."""
+    """What all ranks returned: tensors, numbers, None, containers, `Outcome`, `Foreign`."""
 
 
 class Budget:
@@ -124,7 +125,10 @@ class Scene:
 
     def _changed(self, rank: int, change: Change) -> tuple[Any, ...]:
         new = iter([change(rank, i, t) if self.moves[i] else t for i, t in enumerate(self.leaves[rank])])
-        arguments: tuple[Any, ...] = _rebuild(self.call.inputs[rank], new, _movable(self.call.inputs[rank]))
+        is_movable = _movable(self.call.inputs[rank])
+        arguments: tuple[Any, ...] = map_tensors(
+            self.call.inputs[rank], lambda tensor: next(new) if is_movable(tensor) else tensor
+        )
         return arguments
 
 
@@ -146,30 +150,9 @@ def _shapes(leaves: list[list[torch.Tensor]]) -> list[list[tuple[torch.Size, tor
 
 def _movable(arguments: Any) -> Callable[[torch.Tensor], bool]:
     """Which tensors can be data that ranks exchange: the floating ones, or all where there are none."""
-    return is_number if any(map(is_number, _nested(arguments))) else lambda _: True
+    return is_number if any(map(is_number, tensors(arguments))) else lambda _: True
 
 
 def _tensors(arguments: tuple[Any, ...]) -> list[torch.Tensor]:
     is_movable = _movable(arguments)
-    return [tensor for tensor in _nested(arguments) if is_movable(tensor)]
-
-
-def _nested(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _nested(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _nested(item)
-
-
-def _rebuild(value: Any, new: Iterator[torch.Tensor], is_movable: Callable[[torch.Tensor], bool]) -> Any:
-    if isinstance(value, torch.Tensor):
-        return next(new) if is_movable(value) else value
-    if isinstance(value, (tuple, list)):
-        return type(value)(_rebuild(item, new, is_movable) for item in value)
-    if isinstance(value, dict):
-        return {key: _rebuild(item, new, is_movable) for key, item in value.items()}
-    return value
+    return [tensor for tensor in tensors(arguments) if is_movable(tensor)]

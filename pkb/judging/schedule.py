@@ -152,7 +152,9 @@ def rank_bytes(problem: Problem, code: Judgeside, config: JudgeConfig, schedule:
     per_draw = {n: _traffic(problem, code, config, n) for n in {d.size for d in schedule.draws}}
     arguments = sum(per_draw[d.size] for d in schedule.draws)
     results = max(sum(per_draw[schedule.draws[c].size] for c in t.calls) for t in schedule.trials)
-    return int(arguments + results + 2 * sum(per_draw.values()))
+    # Timed calls that write to their arguments do so in a copy of each draw.
+    copies = sum(per_draw[n] * len(draws) for n, draws in schedule.timed.items()) if problem.writes else 0.0
+    return int(arguments + copies + results + 2 * sum(per_draw.values()))
 
 
 def max_result_bytes(problem: Problem, code: Judgeside, config: JudgeConfig, schedule: Schedule) -> int:

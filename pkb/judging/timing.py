@@ -61,7 +61,7 @@ class Blocks:
             last = now if long_enough else math.inf
             self.iterations = wanted
 
-    def run(self, *, iterations: int | None = None, return_result: bool = False) -> Block:
+    def run(self, *, iterations: int | None = None, return_result: bool = False, restore_only: bool = False) -> Block:
         """Run one block; the draw that comes first changes from block to block.
 
         Raises:
@@ -73,7 +73,12 @@ class Blocks:
         begin = time.perf_counter()
         start_ns = time.monotonic_ns() + _START_LEAD_NS
         command = TimeBlock(
-            draws=self._draws, first=first, iterations=count, start_ns=start_ns, return_result=return_result
+            draws=self._draws,
+            first=first,
+            iterations=count,
+            start_ns=start_ns,
+            return_result=return_result,
+            restore_only=restore_only,
         )
         messages = tuple(self._ranks.request(command, self._deadline_s))
         parent_s = time.perf_counter() - begin
@@ -87,10 +92,20 @@ class Blocks:
             messages=messages,
         )
 
-    def parent_us(self, repeats: int = 3) -> float | None:
-        """Time of an iteration by the judge's own clock: (t(2n) - t(n)) / n, the median of a few; None if noise."""
+    def parent_us(self, repeats: int = 3, *, restores: bool = False) -> float | None:
+        """Time of an iteration by the judge's own clock: (t(2n) - t(n)) / n, the median of a few; None if noise.
+
+        Args:
+            repeats: how many differences to take.
+            restores: arguments are restored between calls; what that takes is measured alone and taken off.
+        """
         n = self.iterations
-        differences = [self.run(iterations=2 * n).parent_s - self.run(iterations=n).parent_s for _ in range(repeats)]
+
+        def more_s(restore_only: bool) -> float:
+            twice, once = (self.run(iterations=k * n, restore_only=restore_only).parent_s for k in (2, 1))
+            return twice - once
+
+        differences = [more_s(False) - (more_s(True) if restores else 0.0) for _ in range(repeats)]
         value = float(np.median(differences)) * 1e6 / n
         return value if value > 0 else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
 from pkb import symm
 from pkb.launch import wire
+from pkb.launch.arguments import Buffers, Filled, Writes
 from pkb.launch.clock import Stream, spin_until
 from pkb.launch.plan import (
     BlockAnswer,
@@ -26,6 +27,8 @@ from pkb.launch.plan import (
     TimeBlock,
 )
 from pkb.launch.progress import ProgressPage, State
+from pkb.launch.segments import Agree, time_segments
+from pkb.problems._tree import fresh_containers, same_bits
 from pkb.records.base import Record
 
 _MAX_EVENTS = 300
@@ -50,10 +53,18 @@ class Caller:
     device: torch.device
     progress: ProgressPage
     max_result_bytes: int
+    writes: Writes
+    agree: Agree
+    """The largest of all ranks' numbers; called by all ranks alike."""
     call: int = 0
     """Number of the call that is running, for messages."""
-    _buffers: dict[tuple[Any, ...], torch.Tensor] = field(default_factory=dict)
     _result_bytes: set[int] = field(default_factory=set)
+    _buffers_of_draw: dict[int, Buffers] = field(default_factory=dict)
+    """Fresh contents for timed calls that write to their arguments."""
+
+    def __post_init__(self) -> None:
+        """Make the buffers that all calls share."""
+        self._buffers = Buffers(self.writes)
 
     def run(self, plan: RunCalls) -> Answer:
         """Call back to back; every result is copied in stream order and sent at the end.
@@ -67,26 +78,28 @@ class Caller:
         changed_later: list[tuple[int, torch.Tensor]] = []
         for number, call in enumerate(plan.calls):
             self.call = number
-            pristine = self.draws[call.draw]
-            arguments = self._fill_buffers(pristine)
-            self._poison(arguments)
+            filled = self._buffers.fill(self.draws[call.draw])
+            self._poison(filled)
             time.sleep(call.host_delay_us / 1e6)
             self.stream.delay(call.device_delay_us)
             self.progress.set(State.IN_CALL, number)
             symm.set_after_barrier(_delays(call.barrier_delays_us, self.stream))
-            result = self.solution(*arguments)
+            result = self.solution(*filled.arguments)
             self.progress.set(State.RETURNED, number)
             self.stream.delay(call.late_read_us)
-            description, returned = wire.describe(result, self.device, self.max_result_bytes)
+            description, returned = wire.describe(filled.outcome(result), self.device, self.max_result_bytes)
+            if any(t.device.type != self.device.type for t in returned):
+                # Copies to the host may still be under way, and no stream orders the host behind them.
+                self.stream.synchronize()
             copies = [t.clone() for t in returned]
             results.append(description)
             tensors += copies
             self._result_bytes.update(t.numel() * t.element_size() for t in returned)
-            mutated += [(number, i, flag) for i, flag in _differences(arguments, pristine)]
+            mutated += [(number, i, flag) for i, flag in filled.differences()]
             if number == len(plan.calls) - 1:
                 # Peers may still be running: what they write into a returned tensor from now on shows here.
                 self.stream.delay(call.late_read_us)
-                changed_later = [(i, ~_same(a, b)) for i, (a, b) in enumerate(zip(returned, copies, strict=True))]
+                changed_later = [(i, ~same_bits(a, b)) for i, (a, b) in enumerate(zip(returned, copies, strict=True))]
         self.progress.set(State.WAITING_FOR_DEVICE, self.call)
         self.stream.synchronize()
         answer = CallsAnswer(
@@ -98,9 +111,23 @@ class Caller:
         return Answer(answer, tensors)
 
     def time(self, plan: TimeBlock) -> Answer:
-        """Time `iterations` calls back to back, arguments rotating over draws of different contents."""
-        order = [self.draws[plan.draws[(plan.first + i) % len(plan.draws)]] for i in range(len(plan.draws))]
-        arguments = itertools.islice(itertools.cycle(order), plan.iterations)
+        """Time `iterations` calls, arguments rotating over draws of different contents.
+
+        Calls run back to back. Where they write to their arguments, they do so in segments, between which the
+        contents are restored outside of the measured time.
+        """
+        order = [plan.draws[(plan.first + i) % len(plan.draws)] for i in range(len(plan.draws))]
+        timed, result = self._time_restored(order, plan) if self.writes else self._time_in_one(order, plan)
+        description: wire.Header | None = None
+        tensors: list[torch.Tensor] = []
+        if plan.return_result:
+            description, tensors = wire.describe(result, self.device, self.max_result_bytes)
+        return Answer(BlockAnswer(done="time_block", time=timed, result=description), tensors)
+
+    def _time_in_one(self, order: Sequence[int], plan: TimeBlock) -> tuple[BlockTime, Any]:
+        rotation = itertools.islice(itertools.cycle(order), plan.iterations)
+        # A call may replace elements of the lists that it gets, so each gets lists of its own.
+        arguments = [fresh_containers(self.draws[draw]) for draw in rotation]
         solution = self.solution
         result = None
         self.stream.synchronize()
@@ -114,19 +141,28 @@ class Caller:
         self.stream.synchronize()
         end_ns = time.monotonic_ns()
         self.progress.set(State.RETURNED, plan.iterations - 1)
-        timed = BlockTime(device_us=self.stream.elapsed_us(), start_ns=start_ns, end_ns=end_ns)
-        description: wire.Header | None = None
-        tensors: list[torch.Tensor] = []
-        if plan.return_result:
-            description, tensors = wire.describe(result, self.device, self.max_result_bytes)
-        return Answer(BlockAnswer(done="time_block", time=timed, result=description), tensors)
+        return BlockTime(device_us=self.stream.elapsed_us(), start_ns=start_ns, end_ns=end_ns), result
+
+    def _time_restored(self, order: Sequence[int], plan: TimeBlock) -> tuple[BlockTime, Any]:
+        def restore(draw: int) -> Filled:
+            return self._buffers_of_draw.setdefault(draw, Buffers(self.writes)).fill(self.draws[draw])
+
+        self.progress.set(State.IN_CALL, 0)
+        spin_until(plan.start_ns)
+        solution = (lambda *_: None) if plan.restore_only else self.solution
+        timed, filled, result = time_segments(
+            solution, restore, order, plan.iterations, stream=self.stream, agree=self.agree
+        )
+        self.progress.set(State.RETURNED, plan.iterations - 1)
+        return timed, filled.outcome(result)
 
     def profile(self, plan: Profile) -> Answer:
         """List the operators and kernels of one call."""
+        arguments = self._buffers.fill(self.draws[plan.draw]).arguments
         self.progress.set(State.IN_CALL, 0)
         # torch.profiler.profile would do the same, but imports the compiler stack first (two seconds).
         with torch.autograd.profiler.profile(use_device="cuda" if self.device.type == "cuda" else None) as profile:
-            self.solution(*self.draws[plan.draw])
+            self.solution(*arguments)
             self.stream.synchronize()
         self.progress.set(State.RETURNED, 0)
         cpu = DeviceType.CPU
@@ -137,24 +173,11 @@ class Caller:
         )
         return Answer(ProfileAnswer(done="profile", events=events))
 
-    def _fill_buffers(self, pristine: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Copy a draw's tensors, in stream order, into the buffers that calls of these shapes share."""
-        arguments = []
-        for position, value in enumerate(pristine):
-            if isinstance(value, torch.Tensor):
-                key = (position, value.dtype, value.shape, value.stride())
-                if key not in self._buffers:
-                    self._buffers[key] = torch.empty_like(value)
-                value = self._buffers[key].copy_(value)
-            arguments.append(value)
-        return tuple(arguments)
-
-    def _poison(self, arguments: tuple[Any, ...]) -> None:
+    def _poison(self, filled: Filled) -> None:
         """Leave NaN in the memory that the allocator hands out next, so that unwritten outputs show."""
-        sizes = {t.numel() * t.element_size() for t in arguments if isinstance(t, torch.Tensor)}
         blocks = [
             torch.empty(size, dtype=torch.uint8, device=self.device)
-            for size in sorted(sizes | self._result_bytes, reverse=True)
+            for size in sorted(filled.sizes() | self._result_bytes, reverse=True)
             for _ in range(2)
             if size
         ]
@@ -168,20 +191,3 @@ def _delays(delays_us: tuple[int, ...], stream: Stream) -> Callable[[], None] | 
         return None
     left = iter(delays_us)
     return lambda: stream.delay(next(left, 0))
-
-
-def _differences(arguments: tuple[Any, ...], pristine: tuple[Any, ...]) -> Iterator[tuple[int, torch.Tensor]]:
-    """For each tensor argument its position and, computed in stream order, whether its bits have changed."""
-    for position, (now, before) in enumerate(zip(arguments, pristine, strict=True)):
-        if isinstance(before, torch.Tensor):
-            yield position, ~_same(now, before)
-
-
-def _same(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Whether two tensors of one shape and dtype have the same bits; a scalar on their device."""
-    if left.dtype.is_complex:
-        left, right = torch.view_as_real(left), torch.view_as_real(right)
-    if left.dtype.is_floating_point:
-        integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[left.element_size()]
-        left, right = left.view(integer), right.view(integer)
-    return (left == right).all()

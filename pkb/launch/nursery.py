@@ -81,7 +81,11 @@ class _Nursery:
             self._end(folder)
 
     def _handle_request(self) -> bool:
-        message, fds, _, _ = socket.recv_fds(self._control, _MAX_MESSAGE_BYTES, NUM_RANK_FDS)
+        try:
+            message, fds, _, _ = socket.recv_fds(self._control, _MAX_MESSAGE_BYTES, NUM_RANK_FDS)
+        except ConnectionResetError:
+            # The judge has ended without reading all that it was told.
+            return False
         if not message:
             return False
         request = json.loads(message)

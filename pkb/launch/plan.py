@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, TypeAdapter
@@ -92,6 +93,8 @@ class TimeBlock(Record):
     """When to start, on the machine's monotonic clock, so that all ranks start together."""
     return_result: bool
     """Send back the result of the last iteration."""
+    restore_only: bool = False
+    """Only restore the arguments of calls that write to them, to learn what that costs by the judge's clock."""
 
 
 class Profile(Record):
@@ -200,8 +203,16 @@ def check_answer(command: Command, header: dict[str, Any]) -> None:
     answer = _ANSWER.validate_python(header)
     if answer.done != command.kind:
         raise ValueError(f"an answer to {answer.done}, expected one to {command.kind}")
-    if isinstance(command, RunCalls) and isinstance(answer, CallsAnswer) and len(answer.results) != len(command.calls):
-        raise ValueError(f"{len(answer.results)} results of {len(command.calls)} calls")
+    if isinstance(command, RunCalls) and isinstance(answer, CallsAnswer):
+        if len(answer.results) != len(command.calls):
+            raise ValueError(f"{len(answer.results)} results of {len(command.calls)} calls")
+        if any(call >= len(command.calls) for call, _ in answer.mutated):
+            raise ValueError("an input was changed in a call that was not made")
+    if isinstance(command, TimeBlock) and isinstance(answer, BlockAnswer):
+        if not command.start_ns <= answer.time.start_ns < answer.time.end_ns <= time.monotonic_ns():
+            raise ValueError("a block that did not run between its start and now")
+        if command.return_result and answer.result is None:
+            raise ValueError("no result of a block that had to return one")
 
 
 def max_payload_bytes(command: Command, max_result_bytes: int) -> int:

@@ -112,7 +112,7 @@ class RankSet:
         self._closed = False
         self._set_up = False
         self._max_result_bytes = 0
-        self._folder = tempfile.mkdtemp(prefix="pkb-ranks-")
+        self._folder = tempfile.mkdtemp(prefix=f"pkb-ranks-{os.getpid()}-")
         self._output = OutputTail()
         self._ranks: list[_Rank] = []
         try:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pkb.problems._check import Foreign
+from pkb.problems._expected import Foreign, Outcome
 
 _PREFIX = struct.Struct("<4sIQ")
 _MAGIC = b"PKB1"
@@ -132,7 +132,7 @@ def describe(value: Any, device: torch.device, max_bytes: int) -> tuple[Header, 
 
     Args:
         value: what the candidate returned.
-        device: where its tensors have to be.
+        device: where its tensors have to be, unless they are on the host.
         max_bytes: what its tensors may have together; one that exceeds it is described, not sent.
     """
     tensors: list[torch.Tensor] = []
@@ -146,6 +146,9 @@ def describe(value: Any, device: torch.device, max_bytes: int) -> tuple[Header, 
             return container(item, depth)
         if kind is torch.Size:
             return {"kind": "size", "value": list(item)}
+        if kind is Outcome:
+            parts = [walk(x, depth + 1) for x in (item.result, *item.arguments.values())]
+            return {"kind": "outcome", "keys": list(item.arguments), "items": parts}
         if item is None or kind is bool or (kind is int and item.bit_length() <= 64):
             return {"kind": "value", "value": item}
         if kind is str and len(item) <= _MAX_TEXT_CHARS:
@@ -175,7 +178,8 @@ def describe(value: Any, device: torch.device, max_bytes: int) -> tuple[Header, 
             return _foreign(problem)
         tensors.append(item)
         left_bytes -= item.numel() * item.element_size()
-        return {"kind": "tensor", "dtype": str(item.dtype).removeprefix("torch."), "shape": list(item.shape)}
+        header = {"kind": "tensor", "dtype": str(item.dtype).removeprefix("torch."), "shape": list(item.shape)}
+        return header if item.device.type == device.type else {**header, "device": item.device.type}
 
     return walk(value), tensors
 
@@ -192,29 +196,38 @@ def raw_bytes(tensor: torch.Tensor) -> memoryview:
     return flat.view(torch.uint8).numpy().data
 
 
-def rebuild(description: Header, payload: bytearray, offset: int = 0) -> tuple[Any, int]:
-    """The value that `describe` described, its tensors being views of the payload; and the offset behind it.
+def rebuild(description: Header, payload: bytearray, offset: int = 0, device: str = "cpu") -> tuple[Any, int]:
+    """The value that `describe` described, and the offset behind it in the payload.
+
+    Args:
+        description: what `describe` made of it.
+        payload: bytes of its tensors; those on the CPU will be views of it.
+        offset: where they begin.
+        device: where tensors go, except those that were on the host and not where the arguments were.
 
     Raises:
         ProtocolError: description and payload do not fit.
     """
     try:
-        return _rebuild(description, payload, offset)
+        return _rebuild(description, payload, offset, device)
     except _DECODING_ERRORS as error:
         raise ProtocolError(f"not a description of a result: {error}") from error
 
 
-def _rebuild(description: Header, payload: bytearray, offset: int) -> tuple[Any, int]:
+def _rebuild(description: Header, payload: bytearray, offset: int, device: str) -> tuple[Any, int]:
     kind = description.get("kind")
     if kind == "tensor":
-        return _rebuild_tensor(description, payload, offset)
-    if kind in ("tuple", "list", "dict"):
+        tensor, offset = _rebuild_tensor(description, payload, offset)
+        return (tensor if description.get("device") == "cpu" else tensor.to(device)), offset
+    if kind in ("tuple", "list", "dict", "outcome"):
         items = []
         for part in description["items"]:
-            item, offset = _rebuild(part, payload, offset)
+            item, offset = _rebuild(part, payload, offset, device)
             items.append(item)
         if kind == "dict":
             return dict(zip(description["keys"], items, strict=True)), offset
+        if kind == "outcome":
+            return Outcome(items[0], dict(zip(description["keys"], items[1:], strict=True))), offset
         return (tuple(items) if kind == "tuple" else items), offset
     if kind == "size":
         return torch.Size(description["value"]), offset
@@ -251,7 +264,7 @@ def _unsendable(tensor: torch.Tensor, device: torch.device, max_bytes: int) -> s
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
         kind = "nested tensor" if tensor.is_nested else "quantized tensor" if tensor.is_quantized else "tensor"
         return f"a {kind} of layout {tensor.layout}"
-    if tensor.device.type != device.type:
+    if tensor.device.type not in (device.type, "cpu"):
         return f"a tensor on {tensor.device}, while the arguments are on {device}"
     num_bytes = tensor.numel() * tensor.element_size()
     if num_bytes > max_bytes:

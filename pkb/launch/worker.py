@@ -26,6 +26,7 @@ import torch.distributed as dist
 from pkb import symm
 from pkb.cuda import CompileError, builds
 from pkb.launch import build, calls, wire
+from pkb.launch.arguments import Writes
 from pkb.launch.clock import CpuStream, CudaStream, Stream
 from pkb.launch.plan import (
     COMMAND,
@@ -86,6 +87,8 @@ class _Rank:
         self._stream: Stream = CpuStream()
         self._draws: list[tuple[Any, ...]] = []
         self._max_result_bytes = 0
+        self._writes = Writes()
+        self._groups = _Groups()
         self._caller: calls.Caller | None = None
 
     def execute(self, header: wire.Header) -> None:
@@ -135,6 +138,8 @@ class _Rank:
         problem = read_problem(Path(command.problem))
         inputs = problem.load().inputs
         rank, world_size = dist.get_rank(), dist.get_world_size()
+        free = frozenset(problem.positions(problem.may_write).values())
+        self._writes = Writes(problem.positions(problem.in_place), free)
         for plan in command.draws:
             draw = make_draw(
                 DrawSeeds(own=plan.own_seed, shared=plan.shared_seed),
@@ -145,7 +150,9 @@ class _Rank:
                 exact=plan.exact,
                 device=str(self._device),
             )
-            self._draws.append(_with_groups(inputs(problem.sizes[plan.size], draw), rank))
+            self._draws.append(self._groups.put_into(inputs(problem.sizes[plan.size], draw), rank))
+        if self._writes:
+            self._groups.make_clock()
         self._max_result_bytes = command.max_result_bytes
         del inputs, problem
         gc.collect()
@@ -174,6 +181,8 @@ class _Rank:
             device=self._device,
             progress=self._progress,
             max_result_bytes=self._max_result_bytes,
+            writes=self._writes,
+            agree=self._groups.agree,
         )
         made = tuple(Build(name=b.name, arch=b.arch, seconds=b.seconds, cached=b.cached, log=b.log) for b in builds())
         self._answer(LoadAnswer(done="load", builds=made))
@@ -203,16 +212,36 @@ class _Rank:
         wire.send(self._control, header, payloads)
 
 
-def _with_groups(arguments: tuple[Any, ...], rank: int) -> tuple[Any, ...]:
-    """Arguments in which each `Group` is replaced by the process group of its part that this rank is in."""
-    replaced = []
-    for argument in arguments:
-        if isinstance(argument, Group):
-            # new_group is collective over all ranks, for every part in the same order.
-            groups = {part: dist.new_group(list(part), timeout=_GROUP_TIMEOUT) for part in argument.parts}
-            argument = groups[argument.part_of(rank)]
-        replaced.append(argument)
-    return tuple(replaced)
+class _Groups:
+    """Process groups of a rank; those that a problem asks for again and again are made once."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, ...], Any] = {}
+        self._clock: Any = None
+
+    def put_into(self, value: Any, rank: int) -> Any:
+        """Arguments in which each `Group` is replaced by the process group of its part that this rank is in."""
+        if isinstance(value, Group):
+            for part in value.parts:
+                if part not in self._made:
+                    # new_group is collective over all ranks, for every part in the same order.
+                    self._made[part] = dist.new_group(list(part), timeout=_GROUP_TIMEOUT)
+            return self._made[value.part_of(rank)]
+        if type(value) in (tuple, list):
+            return type(value)([self.put_into(item, rank) for item in value])
+        if type(value) is dict:
+            return {key: self.put_into(item, rank) for key, item in value.items()}
+        return value
+
+    def make_clock(self) -> None:
+        """Make the group that `agree` uses, out of the candidate's way."""
+        self._clock = dist.new_group(backend="gloo", timeout=_GROUP_TIMEOUT)
+
+    def agree(self, number: int) -> int:
+        """The largest of all ranks' numbers."""
+        shared = torch.tensor([number])
+        dist.all_reduce(shared, dist.ReduceOp.MAX, group=self._clock)
+        return int(shared)
 
 
 def _import_solution(path: Path) -> Any:

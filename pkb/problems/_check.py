@@ -1,58 +1,94 @@
-"""Comparing what a rank returned with what the oracle expects. Importable without torch."""
+"""Comparing what ranks returned with what the oracle expects. Importable without torch."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
-from pkb.problems._spec import Dtype
+from pkb.problems._checks import (
+    ELEMENTS,
+    Accepts,
+    Blocks,
+    Bound,
+    Check,
+    Every,
+    Exact,
+    ExactFloats,
+    ExactValues,
+    Leaf,
+    MostlyEqual,
+    Relative,
+    Step,
+    accepts,
+    blocks,
+    every,
+    exact,
+    exact_values,
+    mostly_equal,
+    relative,
+    step,
+    within,
+)
+from pkb.problems._expected import Expected, Foreign, Outcome, Region, Unspecified
+from pkb.problems._numbers import bits, rounding_error
+from pkb.problems._spec import Dtype, torch_dtype
 
 if TYPE_CHECKING:
     import torch
 
-
-# What an oracle returns: a tensor, one of the three below, a number, None, or a tuple, list or dict of these.
-# A float64 tensor stands for mathematics to be returned in the working dtype; any other dtype for itself.
-
-
-@dataclass(frozen=True)
-class Expected:
-    """An output whose dtype is not the working dtype although its truth is float64."""
-
-    value: torch.Tensor
-    dtype: torch.dtype
-
-
-@dataclass(frozen=True)
-class Unspecified:
-    """An output of which only shape and dtype are judged; dtype None is the working dtype."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype | None = None
-
-
-@dataclass(frozen=True)
-class Foreign:
-    """Something returned that is no plain tensor on the right device, number, None, tuple, list or dict."""
-
-    description: str
+__all__ = [
+    "ELEMENTS",
+    "Accepts",
+    "Blocks",
+    "Bound",
+    "Check",
+    "Comparison",
+    "Every",
+    "Exact",
+    "ExactFloats",
+    "ExactValues",
+    "Expected",
+    "Finding",
+    "Foreign",
+    "Leaf",
+    "MostlyEqual",
+    "Outcome",
+    "Region",
+    "Relative",
+    "Step",
+    "Unspecified",
+    "accepts",
+    "blocks",
+    "compare",
+    "compare_ranks",
+    "every",
+    "exact",
+    "exact_values",
+    "expected_dtype",
+    "mostly_equal",
+    "relative",
+    "step",
+    "within",
+]
 
 
 @dataclass(frozen=True)
 class Finding:
     """One output of one rank that is not as it should be."""
 
-    kind: Literal["container", "dtype", "shape", "values"]
+    kind: Literal["container", "dtype", "shape", "values", "agreement"]
+    """`agreement`: right by itself, but not what another rank returned."""
     output: str
-    """Path of the output: `result`, `result[1]`, `result['loss']`."""
+    """Path of the output: `result`, `result[1]`, `result['loss']`, `argument grads[0]`."""
     detail: str
     got: torch.Tensor | None = None
     want: torch.Tensor | None = None
     """Truth, float64 for floating outputs."""
     bad: torch.Tensor | None = None
     """Which elements are wrong, bool, same shape."""
+    check: Check | None = None
+    """What the values were judged by."""
 
 
 @dataclass(frozen=True)
@@ -70,142 +106,20 @@ class Comparison:
         return not self.findings
 
 
-@dataclass(frozen=True)
-class Leaf:
-    """Outcome of comparing one tensor's values."""
-
-    bad: torch.Tensor | None
-    """Wrong elements; None when the output passes."""
-    detail: str = ""
-    error: float | None = None
-    tolerance: float | None = None
-
-
-class Check(Protocol):
-    """How the values of one output are compared; container, dtype and shape are compared before."""
-
-    def values(self, got: torch.Tensor, want: torch.Tensor, dtype: Dtype) -> Leaf:
-        """Compare values. `got` has the right dtype and shape; `want` is float64 or has got's dtype."""
-        ...
-
-
-@dataclass(frozen=True)
-class Exact:
-    """Every bit equal, so that -0.0 and NaN payloads count."""
-
-    def values(self, got: torch.Tensor, want: torch.Tensor, dtype: Dtype) -> Leaf:
-        """Compare integer views of both."""
-        bad = _bits(got) != _bits(want.to(got.dtype))
-        return _exact_leaf(bad)
-
-
-@dataclass(frozen=True)
-class ExactValues:
-    """Every value equal, zeros of either sign alike: the check of exact trials."""
-
-    def values(self, got: torch.Tensor, want: torch.Tensor, dtype: Dtype) -> Leaf:
-        """Compare as numbers."""
-        return _exact_leaf(~(_wide(got) == _wide(want)))
-
-
-@dataclass(frozen=True)
-class Bound:
-    """Largest error of a single element: rms * rms(want) + rel * |want| + floor."""
-
-    rms: float = 0.0
-    rel: float = 0.0
-    floor: float = 0.0
-    dtypes: tuple[Dtype, ...] = ("bf16", "fp32")
-    """Working dtypes in which the bound is judged."""
-
-
-ELEMENTS = Bound(rms=0.1, rel=0.02)
-"""The usual bound on single elements: a stale tile disappears in the norm of a large result, not here."""
-
-
-@dataclass(frozen=True)
-class Relative:
-    """||got - want|| / ||want|| at most the dtype's tolerance; optionally bounds per element and per row.
-
-    Outputs that are integers or booleans have to be exact: ids and counts are never nearly right.
-    """
-
-    tolerance: Mapping[str, float]
-    elements: Bound | None = None
-    rows: float | None = None
-    """Largest ||error of a row|| / ||row||, rows along the last dimension; a zero row must be exactly 0."""
-
-    def values(self, got: torch.Tensor, want: torch.Tensor, dtype: Dtype) -> Leaf:
-        """Compare in float64; where `want` is not finite, `got` must be the same."""
-        import torch
-
-        if not (want.is_floating_point() or want.is_complex()):
-            return Exact().values(got, want, dtype)
-        got64, want64 = _wide(got), _wide(want)
-        tolerance = self.tolerance[dtype]
-        finite = torch.isfinite(want64)
-        bad = torch.where(finite, ~torch.isfinite(got64), ~_same_nonfinite(got64, want64))
-        if bool(bad.any()):
-            return Leaf(
-                bad, "non-finite values where finite ones are expected, or the reverse", None, tolerance
-            )
-        diff = torch.where(finite, got64 - want64, 0.0).abs()
-        truth = torch.where(finite, want64, 0.0).abs()
-        error = _ratio(float(diff.norm()), float(truth.norm()))
-        for bad, detail in self._violations(diff, truth, error, dtype):
-            return Leaf(bad, detail, _finite_or_none(error), tolerance)
-        return Leaf(None, "", error, tolerance)
-
-    def _violations(
-        self, diff: torch.Tensor, truth: torch.Tensor, error: float, dtype: Dtype
-    ) -> Iterator[tuple[torch.Tensor, str]]:
-        """Every bound that is broken, with the elements to show for it."""
-        rms = float(truth.norm()) / math.sqrt(max(1, truth.numel()))
-        tolerance = self.tolerance[dtype]
-        if error > tolerance:
-            bad = diff > tolerance * (truth + rms)
-            shown = bad if bool(bad.any()) else diff > 0
-            yield shown, f"relative error {error:.3g}, at most {tolerance:g} passes"
-        if self.elements is not None and dtype in self.elements.dtypes:
-            e = self.elements
-            bad = diff > e.rms * rms + e.rel * truth + e.floor
-            if bool(bad.any()):
-                bound = f"{e.rms:g} rms + {e.rel:g} |expected| + {e.floor:g}"
-                yield bad, f"{int(bad.sum())} elements are off by more than {bound}"
-        if self.rows is not None and diff.dim() > 0:
-            row_error, row_norm = diff.norm(dim=-1), truth.norm(dim=-1)
-            bad_rows = row_error > self.rows * row_norm
-            if bool(bad_rows.any()):
-                mean_bound = self.rows * row_norm / math.sqrt(max(1, diff.shape[-1]))
-                bad = bad_rows.unsqueeze(-1) & (diff > mean_bound.unsqueeze(-1))
-                yield bad, f"{int(bad_rows.sum())} rows have a relative error above {self.rows:g}"
-
-
-def exact() -> Exact:
-    """Every bit equal."""
-    return Exact()
-
-
-def relative(
-    *, bf16: float, fp32: float, elements: Bound | None = None, rows: float | None = None
-) -> Relative:
-    """Relative error in the Frobenius norm, with a tolerance for each working dtype."""
-    return Relative({"bf16": bf16, "fp32": fp32}, elements, rows)
-
-
-def compare(check: Check, got: Any, want: Any, dtype: Dtype) -> Comparison:
+def compare(check: Check, got: Any, want: Any, dtype: Dtype, device: str | None = None) -> Comparison:
     """Compare one rank's result with the oracle's: container, dtype, shape, then values.
 
     Args:
-        check: how values of tensors are compared.
+        check: how values of tensors are compared where a leaf has no check of its own.
         got: the result, of tensors, numbers, None, tuples, lists and dicts; anything else as `Foreign`.
         want: what the oracle returned for this rank.
         dtype: working dtype, which float64 tensors of `want` stand for.
+        device: where outputs have to be that name no device; None: anywhere.
     """
     findings: list[Finding] = []
     leaves: list[Leaf] = []
     roundings: list[float] = []
-    for finding, leaf, rounding in _walk(check, got, want, dtype, "result"):
+    for finding, leaf, rounding in _walk(_Context(check, dtype, device), got, want, "result"):
         if finding is not None:
             findings.append(finding)
         if leaf is not None:
@@ -223,118 +137,185 @@ def compare(check: Check, got: Any, want: Any, dtype: Dtype) -> Comparison:
     )
 
 
-_Step = tuple[Finding | None, Leaf | None, float | None]
+def compare_ranks(
+    check: Check,
+    got: Sequence[Any],
+    want: Sequence[Any],
+    dtype: Dtype,
+    *,
+    agree: bool = False,
+    device: str | None = None,
+) -> list[Comparison]:
+    """Compare the results of all ranks, each with its truth and, where replicas must agree, with rank 0's.
 
-
-def _walk(check: Check, got: Any, want: Any, dtype: Dtype, path: str) -> Iterator[_Step]:
-    import torch
-
-    if isinstance(want, (torch.Tensor, Expected, Unspecified)):
-        yield from _tensor(check, got, want, dtype, path)
-    elif isinstance(want, (tuple, list)):
-        if type(got) is not type(want) or len(got) != len(want):
-            yield Finding("container", path, f"expected {_describe(want)}, got {_describe(got)}"), None, None
-            return
-        for i, (g, w) in enumerate(zip(got, want, strict=True)):
-            yield from _walk(check, g, w, dtype, f"{path}[{i}]")
-    elif isinstance(want, dict):
-        if type(got) is not dict or set(got) != set(want):
-            yield Finding("container", path, f"expected {_describe(want)}, got {_describe(got)}"), None, None
-            return
-        for key, w in want.items():
-            yield from _walk(check, got[key], w, dtype, f"{path}[{key!r}]")
-    elif type(got) is not type(want):
-        yield Finding("container", path, f"expected {_describe(want)}, got {_describe(got)}"), None, None
-    elif got != want:
-        yield Finding("values", path, f"expected {want!r}, got {got!r}"), None, None
-
-
-def _tensor(
-    check: Check, got: Any, want: torch.Tensor | Expected | Unspecified, dtype: Dtype, path: str
-) -> Iterator[_Step]:
-    import torch
-
-    if not isinstance(got, torch.Tensor):
-        yield Finding("container", path, f"expected a tensor, got {_describe(got)}"), None, None
-        return
-    want_dtype = expected_dtype(want, dtype)
-    want_shape = tuple(want.shape if not isinstance(want, Expected) else want.value.shape)
-    if got.dtype != want_dtype:
-        yield Finding("dtype", path, f"expected dtype {want_dtype}, got {got.dtype}"), None, None
-        return
-    if tuple(got.shape) != want_shape:
-        detail = f"expected shape {list(want_shape)}, got {list(got.shape)}"
-        yield Finding("shape", path, detail), None, None
-        return
-    if isinstance(want, Unspecified):
-        return
-    truth = want.value if isinstance(want, Expected) else want
-    leaf = check.values(got, truth, dtype)
-    finding = None
-    if leaf.bad is not None:
-        finding = Finding("values", path, leaf.detail, got=got, want=truth, bad=leaf.bad)
-    yield finding, leaf, _rounding_error(truth, want_dtype)
+    Args:
+        check: how values of tensors are compared where a leaf has no check of its own.
+        got: results by rank.
+        want: what the oracle returned, by rank.
+        dtype: working dtype.
+        agree: all outputs must agree between ranks; else those whose `Expected` says so.
+        device: where outputs have to be that name no device; None: anywhere.
+    """
+    found = [compare(check, g, w, dtype, device) for g, w in zip(got, want, strict=True)]
+    outputs = [dict(_leaves(g, "result")) for g in got]
+    for path, leaf in _leaves(want[0], "result"):
+        if not _is_replica(leaf, agree):
+            continue
+        for rank in range(1, len(got)):
+            finding = _disagreement(path, outputs[rank].get(path), outputs[0].get(path))
+            if finding is not None and not any(f.output == path for f in found[rank].findings):
+                found[rank] = replace(found[rank], findings=(*found[rank].findings, finding))
+    return found
 
 
 def expected_dtype(want: torch.Tensor | Expected | Unspecified, dtype: Dtype) -> torch.dtype:
     """The dtype that an output has to have in the given working dtype."""
     import torch
 
-    from pkb.problems._spec import torch_dtype
-
-    if isinstance(want, Expected):
-        return want.dtype
-    if want.dtype is None or want.dtype == torch.float64:
+    own = want.dtype
+    if own is None and isinstance(want, Expected):
+        own = want.value.dtype
+        return torch_dtype(dtype) if own == torch.float64 else own
+    if own is None or (own == torch.float64 and not isinstance(want, Expected)):
         return torch_dtype(dtype)
-    return want.dtype
+    return own
 
 
-def _rounding_error(truth: torch.Tensor, dtype: torch.dtype) -> float | None:
+@dataclass(frozen=True)
+class _Context:
+    check: Check
+    dtype: Dtype
+    device: str | None
+
+    def check_of(self, want: Expected) -> Check:
+        """The leaf's own check before the problem's, in exact trials too."""
+        if want.check is None:
+            return self.check
+        return ExactFloats(want.check) if isinstance(self.check, ExactFloats) else want.check
+
+
+_Step = tuple[Finding | None, Leaf | None, float | None]
+
+
+def _walk(context: _Context, got: Any, want: Any, path: str) -> Iterator[_Step]:
     import torch
 
-    if truth.dtype != torch.float64 or truth.numel() == 0:
+    if isinstance(want, Unspecified):
+        yield _form(context, got, want, path), None, None
+    elif isinstance(want, (torch.Tensor, Expected)):
+        yield _tensor(context, got, want if isinstance(want, Expected) else Expected(want), path)
+    elif not _is_like(got, want):
+        yield Finding("container", path, f"expected {_describe(want)}, got {_describe(got)}"), None, None
+    elif _is_container(want):
+        parts = dict(_parts(got, path))
+        for name, part in _parts(want, path):
+            yield from _walk(context, parts[name], part, name)
+    elif got != want:
+        yield Finding("values", path, f"expected {want!r}, got {got!r}"), None, None
+
+
+def _is_container(value: Any) -> bool:
+    return isinstance(value, (tuple, list, dict, Outcome))
+
+
+def _is_like(got: Any, want: Any) -> bool:
+    """Of the same type; containers also of the same parts."""
+    if type(got) is not type(want):
+        return False
+    return not _is_container(want) or [n for n, _ in _parts(got, "")] == [n for n, _ in _parts(want, "")]
+
+
+def _parts(value: Any, path: str) -> list[tuple[str, Any]]:
+    """Parts of a container with their paths, those of a dict by key."""
+    if isinstance(value, Outcome):
+        arguments = [(f"argument {name}", value.arguments[name]) for name in sorted(value.arguments)]
+        return [(path, value.result), *arguments]
+    if isinstance(value, dict):
+        return [(f"{path}[{key!r}]", value[key]) for key in sorted(value, key=repr)]
+    return [(f"{path}[{i}]", item) for i, item in enumerate(value)]
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if _is_container(value):
+        for name, part in _parts(value, path):
+            yield from _leaves(part, name)
+    else:
+        yield path, value
+
+
+def _form(context: _Context, got: Any, want: Expected | Unspecified, path: str) -> Finding | None:
+    """What is wrong with a tensor before its values are looked at."""
+    import torch
+
+    if not isinstance(got, torch.Tensor):
+        return Finding("container", path, f"expected a tensor, got {_describe(got)}")
+    device = (want.device if isinstance(want, Expected) else None) or context.device
+    if device is not None and got.device.type != device.partition(":")[0]:
+        return Finding("container", path, f"expected a tensor on {device}, got one on {got.device}")
+    dtype = expected_dtype(want, context.dtype)
+    if got.dtype != dtype:
+        return Finding("dtype", path, f"expected dtype {dtype}, got {got.dtype}")
+    shape = tuple(want.value.shape if isinstance(want, Expected) else want.shape)
+    if tuple(got.shape) != shape:
+        return Finding("shape", path, f"expected shape {list(shape)}, got {list(got.shape)}")
+    return None
+
+
+def _tensor(context: _Context, got: Any, want: Expected, path: str) -> _Step:
+    finding = _form(context, got, want, path)
+    if finding is not None:
+        return finding, None, None
+    check, truth = context.check_of(want), want.value
+    judged, target = got.to(truth.device), truth
+    if want.skip is not None:
+        skip = _over_leading(want.skip, truth)
+        judged, target = judged.masked_fill(skip, 0), truth.masked_fill(skip, 0)
+    leaf = check.values(judged, target, context.dtype)
+    if leaf.bad is None:
+        leaf = _first_bad_region(context, check, judged, replace(want, value=target)) or leaf
+    if leaf.bad is not None:
+        finding = Finding("values", path, leaf.detail, got=got, want=truth, bad=leaf.bad, check=check)
+    return finding, leaf, rounding_error(target, got.dtype)
+
+
+def _first_bad_region(context: _Context, check: Check, got: torch.Tensor, want: Expected) -> Leaf | None:
+    import torch
+
+    for region in want.regions:
+        part_check = region.check or check.at(region.index)
+        part = part_check.values(got[region.index], want.value[region.index], context.dtype)
+        if part.bad is not None:
+            bad = torch.zeros(got.shape, dtype=torch.bool, device=part.bad.device)
+            bad[region.index] = part.bad
+            return replace(part, bad=bad, detail=f"{region.name}: {part.detail}")
+    return None
+
+
+def _over_leading(mask: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """A mask over leading dimensions as one over all."""
+    return mask.reshape(mask.shape + (1,) * (tensor.dim() - mask.dim())).expand(tensor.shape)
+
+
+def _is_replica(leaf: Any, agree: bool) -> bool:
+    import torch
+
+    return leaf.agree or agree if isinstance(leaf, Expected) else agree and isinstance(leaf, torch.Tensor)
+
+
+def _disagreement(path: str, got: Any, first: Any) -> Finding | None:
+    """A finding if a rank's tensor is not, bit by bit, that of rank 0; None if it is, or is another kind of thing."""
+    import torch
+
+    if not isinstance(got, torch.Tensor) or not isinstance(first, torch.Tensor):
         return None
-    finite = torch.where(torch.isfinite(truth), truth, 0.0)
-    return _finite_or_none(_ratio(float((finite.to(dtype).double() - finite).norm()), float(finite.norm())))
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    if tensor.dtype.is_complex:
-        tensor = torch.view_as_real(tensor.contiguous())
-    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    return tensor.contiguous().view(integer)
-
-
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """The same numbers in float64, or complex128: a plain cast would drop imaginary parts."""
-    import torch
-
-    return tensor.to(torch.complex128) if tensor.is_complex() else tensor.double()
-
-
-def _exact_leaf(bad: torch.Tensor) -> Leaf:
+    if (got.dtype, got.shape) != (first.dtype, first.shape):
+        return None
+    differs = bits(got) != bits(first.to(got.device))
+    bad = differs.any(dim=-1) if got.is_complex() else differs
     if not bool(bad.any()):
-        return Leaf(None)
-    return Leaf(bad, f"{int(bad.sum())} of {bad.numel()} elements are not exactly as expected")
-
-
-def _same_nonfinite(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    return (got == want) | (torch.isnan(got) & torch.isnan(want))
-
-
-def _ratio(error: float, norm: float) -> float:
-    """error / norm, where nothing over nothing is 0 and something over nothing is infinite."""
-    if norm > 0.0:
-        return error / norm
-    return 0.0 if error == 0.0 else math.inf
-
-
-def _finite_or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+        return None
+    detail = f"{int(bad.sum())} of {bad.numel()} elements differ from rank 0's, all ranks must return the same bits"
+    return Finding("agreement", path, detail, got=got, want=first, bad=bad)
 
 
 def _describe(value: Any) -> str:
@@ -343,6 +324,8 @@ def _describe(value: Any) -> str:
 
     if isinstance(value, Foreign):
         return value.description
+    if isinstance(value, Outcome):
+        return f"a result and arguments {sorted(value.arguments)}"
     if isinstance(value, (tuple, list)):
         return f"a {type(value).__name__} of {len(value)}"
     if isinstance(value, dict):

@@ -76,12 +76,59 @@ class Draw:
         nonzero = self.uniform(0.0, 1.0, *shape) < keep
         return torch.where(nonzero, signs, 0).to(self.dtype)
 
+    def permutation(self, length: int) -> torch.Tensor:
+        """0 to length - 1 in random order of this rank, int64."""
+        return torch.randperm(length, generator=self.rng, device=self.device)
+
+    def shared_permutation(self, length: int) -> torch.Tensor:
+        """0 to length - 1 in random order, equal on all ranks, int64."""
+        return torch.randperm(length, generator=self.shared_rng, device=self.device)
+
+    def distinct(self, num_rows: int, count: int, weights: torch.Tensor) -> torch.Tensor:
+        """For each row `count` different places of `weights`, int64 [num_rows, count], drawn by weight.
+
+        Places are drawn one after the other without replacement; at least `count` weights must be positive.
+        """
+        # The largest of log(weight) + Gumbel noise is a draw by weight, and the next ones those that follow it.
+        noise = -(-self.uniform(0.0, 1.0, num_rows, len(weights)).clamp_min(1e-30).log()).log()
+        return (weights.float().log() + noise).topk(count, dim=-1).indices
+
+    def shared_counts(self, weights: torch.Tensor, totals: Sequence[int]) -> torch.Tensor:
+        """How many of each total fall to each place of `weights`, int64 [len(totals), len(weights)].
+
+        Equal on all ranks; each row of the table adds up to its total.
+        """
+        ends = (weights.double().cumsum(0) / weights.double().sum())[:-1].float()
+        rows = []
+        for total in totals:
+            place = torch.bucketize(self.shared_uniform(0.0, 1.0, total), ends, right=True)
+            rows.append(torch.bincount(place, minlength=len(weights)))
+        return torch.stack(rows)
+
     def _normal(self, shape: Sequence[int], rng: torch.Generator) -> torch.Tensor:
         return torch.randn(tuple(shape), generator=rng, device=rng.device, dtype=torch.float32)
 
     def _uniform(self, low: float, high: float, shape: Sequence[int], rng: torch.Generator) -> torch.Tensor:
         values = torch.rand(tuple(shape), generator=rng, device=rng.device, dtype=torch.float32)
         return values.mul_(high - low).add_(low)
+
+
+def keep_first(count: int, kept: torch.Tensor, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The first `count` rows that a bool mask keeps, of each tensor: for rows drawn with spares.
+
+    Raises:
+        ValueError: the mask keeps fewer; draw more spares.
+    """
+    places = kept.nonzero().flatten()[:count]
+    if len(places) < count:
+        raise ValueError(f"{len(places)} of {len(kept)} rows are kept, {count} are needed: draw more spares")
+    return tuple(tensor[places] for tensor in tensors)
+
+
+def zipf_weights(length: int, device: torch.device) -> torch.Tensor:
+    """Weights 1 / (1 + place), adding up to 1, float32."""
+    weights = 1 / (1 + torch.arange(length, device=device, dtype=torch.float32))
+    return weights / weights.sum()
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,14 @@ class Problem:
     check: Check
     exact_trial: bool = False
     """True when `inputs` honors `draw.exact`: integers so small that every summing order is exact."""
+    dtypes: tuple[Dtype, ...] = ("bf16", "fp32")
+    """Working dtypes that the problem is judged in; one alone where the contract fixes the dtype."""
+    agree: bool = False
+    """All ranks must return the same bits; `Expected.agree` says so of one output."""
+    in_place: tuple[str, ...] = ()
+    """Arguments whose state after the call is part of the result: the oracle returns an `Outcome` for each rank."""
+    may_write: tuple[str, ...] = ()
+    """Arguments that a solution may overwrite and whose state is not judged."""
     id: str = ""
     title: str = ""
     folder: Path = field(default=FOLDER)
@@ -92,6 +100,23 @@ class Problem:
             if isinstance(node, ast.FunctionDef) and node.name == "solution":
                 return tuple(argument.arg for argument in (*node.args.posonlyargs, *node.args.args))
         raise UsageError(f"{self.reference_path}: expected a function solution(...), found none.")
+
+    @property
+    def writes(self) -> bool:
+        """Calls may write to arguments, so each needs fresh ones."""
+        return bool(self.in_place or self.may_write)
+
+    def positions(self, names: Sequence[str]) -> dict[str, int]:
+        """Positions of arguments by name.
+
+        Raises:
+            UsageError: the reference's `solution` has no such argument.
+        """
+        known = self.argument_names()
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise UsageError(f"{self.id} has no argument {unknown[0]!r}; it has {', '.join(known)}.")
+        return {name: known.index(name) for name in names}
 
     def num_arguments(self) -> int:
         """How many positional arguments a solution has to take."""
@@ -135,6 +160,21 @@ class Group:
 
     parts: tuple[tuple[int, ...], ...]
     """Disjoint tuples of ranks that together hold every rank that takes part."""
+
+    @staticmethod
+    def whole(world_size: int) -> Group:
+        """All ranks in one part."""
+        return Group((tuple(range(world_size)),))
+
+    @staticmethod
+    def inner(world_size: int, size: int) -> Group:
+        """Consecutive blocks of `size` ranks: rank = block * size + place."""
+        return Group(tuple(tuple(range(first, first + size)) for first in range(0, world_size, size)))
+
+    @staticmethod
+    def outer(world_size: int, size: int) -> Group:
+        """The ranks at the same place in consecutive blocks of `size` ranks."""
+        return Group(tuple(tuple(range(place, world_size, size)) for place in range(size)))
 
     def part_of(self, rank: int) -> tuple[int, ...]:
         """The ranks of the part that `rank` is in."""

@@ -20,8 +20,11 @@ from pkb.records.errors import HarnessError
 
 ROOT = Path(__file__).parents[2]
 
+# Tests that run beside this one start sleepers of their own.
+SECONDS = f"{1_000_000 + os.getpid()}"
+
 # Double fork into a session of its own, with a clean environment: nothing but the parent's pid ties it to us.
-ESCAPE = """
+ESCAPE = f"""
 import os, time, torch.distributed as dist
 
 def solution(tensor):
@@ -29,7 +32,7 @@ def solution(tensor):
         os.setsid()
         if os.fork() == 0:
             os.chdir("/")
-            os.execve("/bin/sleep", ["sleep", "987654"], {})
+            os.execve("/bin/sleep", ["sleep", "{SECONDS}"], dict())
         os._exit(0)
     time.sleep(0.1)
     return tensor.clone()
@@ -96,7 +99,7 @@ def sleepers() -> set[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                if (entry / "cmdline").read_bytes() == b"sleep\x00987654\x00":
+                if (entry / "cmdline").read_bytes() == f"sleep\0{SECONDS}\0".encode():
                     found.add(int(entry.name))
             except OSError:
                 continue
@@ -155,8 +158,11 @@ def test_closing_ends_sets_that_nobody_closed(tmp_path: Path) -> None:
 
 
 DRIVER = """
+import signal
 import sys
 from pathlib import Path
+# Who starts tests in the background has it ignored, and that is inherited.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path[:0] = {paths!r}
 from rank_runs import calls, loaded
 from pkb.launch.ranks import Nursery, RankSet, Layout
@@ -206,12 +212,12 @@ def test_the_end_of_the_judge_is_the_end_of_everything(
     driver = start_driver(source)
     wait_until(lambda: len(sleepers()) == 2)
     assert len(marked_by(driver.pid)) == 5
-    assert len(rank_folders(tmp_path / "temporary")) == 2
+    assert len(rank_folders(tmp_path / "temporary", driver.pid)) == 2
     driver.send_signal(number)
     _, errors = driver.communicate(timeout=20)
     assert driver.returncode == -number
     wait_until(lambda: not marked_by(driver.pid) and not sleepers())
-    wait_until(lambda: not rank_folders(tmp_path / "temporary"))
+    wait_until(lambda: not rank_folders(tmp_path / "temporary", driver.pid))
     if number == signal.SIGINT:
         assert errors.count("Traceback") == 1
         assert "KeyboardInterrupt" in errors

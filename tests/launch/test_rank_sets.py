@@ -272,7 +272,8 @@ def test_descriptors_do_not_leak_over_many_sets(nursery: Nursery) -> None:
 def test_a_set_that_is_interrupted_while_it_starts_leaves_nothing(
     nursery: Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spawn, interrupted = nursery.spawn, []
+    spawn = nursery.spawn
+    interrupted: list[int] = []
 
     def interrupt(request: dict[str, object], fds: list[int]) -> int:
         pid = spawn(request, fds)

@@ -17,7 +17,7 @@ import torch
 
 from pkb.launch import wire
 from pkb.launch.wire import ProtocolError
-from pkb.problems._check import Foreign
+from pkb.problems._expected import Foreign, Outcome
 
 CPU = torch.device("cpu")
 MAX_BYTES = 1 << 20
@@ -237,6 +237,25 @@ class Point(tuple[int, int]):
     """Tuple by inheritance only."""
 
 
+def test_outcome_keeps_result_and_arguments_apart() -> None:
+    value = Outcome((torch.ones(2), None), {"grads": [torch.zeros(3), None]})
+    description, tensors = wire.describe(value, CPU, 1000)
+    payload = bytearray(b"".join(bytes(wire.raw_bytes(t)) for t in tensors))
+    again, offset = wire.rebuild(json.loads(json.dumps(description)), payload)
+    assert isinstance(again, Outcome) and offset == len(payload)
+    assert torch.equal(again.result[0], torch.ones(2)) and again.result[1] is None
+    assert torch.equal(again.arguments["grads"][0], torch.zeros(3)) and again.arguments["grads"][1] is None
+
+
+def test_host_tensor_stays_on_the_host_where_arguments_are_elsewhere() -> None:
+    description, tensors = wire.describe(torch.ones(2), torch.device("cuda:0"), 1000)
+    assert description["device"] == "cpu"
+    payload = bytearray(bytes(wire.raw_bytes(tensors[0])))
+    assert wire.rebuild(description, payload, device="meta")[0].device.type == "cpu"
+    del description["device"]
+    assert wire.rebuild(description, payload, device="meta")[0].device.type == "meta"
+
+
 def quantized() -> torch.Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -253,7 +272,7 @@ def quantized() -> torch.Tensor:
         (quantized(), "quantized"),
         (torch.ones(1).expand(1 << 40), "larger than any right result"),
         (torch.ones(2).numpy(), "numpy.ndarray"),
-        ((x for x in ()), "generator"),
+        ((n for n in range(2)), "generator"),
         (Point((1, 2)), "Point"),
         (collections.OrderedDict(a=1), "OrderedDict"),
         ({1: 2}, "keys"),
@@ -319,6 +338,8 @@ TENSOR = {"kind": "tensor", "dtype": "float32", "shape": [2]}
         {"kind": "float", "value": 3},
         {"kind": "float", "value": "0x1p99999"},
         {"kind": "foreign"},
+        {"kind": "outcome", "keys": [], "items": []},
+        {"kind": "outcome", "keys": ["a"], "items": [{"kind": "value", "value": 1}]},
     ],
     ids=str,
 )

@@ -1,30 +1,72 @@
-"""The rank processes that all tests of baselines share, and what the baselines returned."""
+"""What the generic tests are run on, and the rank processes that the tests of baselines share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from gloo_pool import GlooPool, Outcome
-from problem_cases import WORLD_SIZES, Case, inputs_of, trials
+from gloo_pool import GlooPool, Reply
+from problem_cases import Case, all_cases, inputs_of, problem_of, trials
+
+from pkb.problems._find import list_problems
+from pkb.problems._spec import FOLDER
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    names = _names(metafunc.config)
+    for fixture in ("case", "input_case", "peer_case"):
+        if fixture in metafunc.fixturenames:
+            metafunc.parametrize(fixture, [_param(case) for case in all_cases(names, fixture)])
+    if "problem_id" in metafunc.fixturenames:
+        metafunc.parametrize("problem_id", names)
+    if "problem" in metafunc.fixturenames:
+        metafunc.parametrize("problem", [problem_of(name) for name in names], ids=names)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --problem, leave out the tests that are about no problem in particular."""
+    if not config.getoption("--problem"):
+        return
+    wanted = [item for item in items if _is_about_a_problem(item)]
+    config.hook.pytest_deselected(items=[item for item in items if not _is_about_a_problem(item)])
+    items[:] = wanted
 
 
 @pytest.fixture(scope="session")
 def gloo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GlooPool]:
-    pool = GlooPool(tmp_path_factory.mktemp("gloo"), max(WORLD_SIZES))
+    pool = GlooPool(tmp_path_factory.mktemp("gloo"))
     yield pool
     pool.close()
 
 
 @pytest.fixture(scope="session")
-def run_baseline(gloo: GlooPool) -> Callable[[Case], list[list[Outcome]]]:
-    """Outcomes by trial and rank of a case's baseline, run once a session."""
-    outcomes: dict[Case, list[list[Outcome]]] = {}
+def run_baseline(gloo: GlooPool) -> Callable[[Case], list[list[Reply]]]:
+    """Replies by trial and rank of a case's baseline, run once a session."""
+    replies: dict[Case, list[list[Reply]]] = {}
 
-    def run(case: Case) -> list[list[Outcome]]:
-        if case not in outcomes:
+    def run(case: Case) -> list[list[Reply]]:
+        if case not in replies:
             calls = [inputs_of(trial) for trial in trials(case)]
-            outcomes[case] = gloo.run(case.problem.reference_path, calls, case.world_size)
-        return outcomes[case]
+            replies[case] = gloo.run(case.problem.reference_path, calls, case.world_size)
+        return replies[case]
 
     return run
+
+
+def _names(config: pytest.Config) -> list[str]:
+    """Ids of the problems to test; only those asked for are read, since others may be half written."""
+    asked: list[str] = config.getoption("--problem")
+    for name in asked:
+        if not (FOLDER / name).is_dir():
+            raise pytest.UsageError(f"--problem {name}: there is no folder {FOLDER / name}")
+    return asked or [problem.id for problem in list_problems()]
+
+
+def _param(case: Case) -> Any:
+    return pytest.param(case, marks=[pytest.mark.slow] if case.is_slow else [], id=str(case))
+
+
+def _is_about_a_problem(item: pytest.Item) -> bool:
+    names = {"case", "input_case", "peer_case", "problem_id", "problem"}
+    return bool(names & set((getattr(item, "callspec", None) and item.callspec.params) or ()))  # type: ignore[attr-defined]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import multiprocessing
 import os
-import pickle
 import time
 import traceback
 from collections.abc import Callable
@@ -15,6 +15,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from pkb.problems._spec import Group
 
@@ -36,7 +38,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Reply:
     """What one call of one rank left behind."""
 
     result: Any
@@ -45,22 +47,21 @@ class Outcome:
 
 
 class GlooPool:
-    """Up to `size` ranks. Processes start at the first use, and again after a failure."""
+    """Ranks whose processes start when they are first needed, and again after a failure."""
 
-    def __init__(self, folder: Path, size: int) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._size = size
         self._ranks: list[tuple[BaseProcess, Connection]] = []
         self._world_size = 0
         self._num_stores = 0
 
-    def run(self, path: Path, calls: Calls, world_size: int) -> list[list[Outcome]]:
-        """Outcomes by call and rank of the `solution` in a file.
+    def run(self, path: Path, calls: Calls, world_size: int) -> list[list[Reply]]:
+        """Replies by call and rank of the `solution` in a file.
 
         Raises:
             RuntimeError: a rank raised (its traceback is the message) or did not answer in time.
         """
-        self._start()
+        self._start(world_size)
         if world_size != self._world_size:
             self._world_size = world_size
             self._num_stores += 1
@@ -68,13 +69,13 @@ class GlooPool:
         connections = [connection for _, connection in self._ranks[:world_size]]
         for rank, connection in enumerate(connections):
             own = [arguments[rank] for arguments in calls]
-            connection.send_bytes(pickle.dumps(Request(path, world_size, store, own)))
+            connection.send_bytes(_pack(Request(path, world_size, store, own)))
         try:
             replies = _receive(connections)
         except RuntimeError:
             self._kill()
             raise
-        return [list(outcomes) for outcomes in zip(*replies, strict=True)]
+        return [list(of_call) for of_call in zip(*replies, strict=True)]
 
     def close(self) -> None:
         """Let the processes end; kill those that do not."""
@@ -84,11 +85,9 @@ class GlooPool:
             process.join(LEAVE_S)
         self._kill()
 
-    def _start(self) -> None:
-        if self._ranks:
-            return
+    def _start(self, world_size: int) -> None:
         context = multiprocessing.get_context("spawn")
-        for rank in range(self._size):
+        for rank in range(len(self._ranks), world_size):
             here, there = context.Pipe()
             process = context.Process(target=_serve, args=(rank, there), daemon=True)
             process.start()
@@ -104,10 +103,21 @@ class GlooPool:
         self._world_size = 0
 
 
-def _receive(connections: list[Connection]) -> list[list[Outcome]]:
+def _pack(value: Any) -> bytes:
+    """Any value as bytes; plain pickle cannot do tensors of every dtype."""
+    stream = io.BytesIO()
+    torch.save(value, stream)
+    return stream.getvalue()
+
+
+def _unpack(message: bytes) -> Any:
+    return torch.load(io.BytesIO(message), weights_only=False)
+
+
+def _receive(connections: list[Connection]) -> list[list[Reply]]:
     """Replies by rank, taken as they come, so that the first rank that failed ends the wait."""
     deadline = time.monotonic() + DEADLINE_S
-    replies: dict[int, list[Outcome]] = {}
+    replies: dict[int, list[Reply]] = {}
     while len(replies) < len(connections):
         waiting = [c for rank, c in enumerate(connections) if rank not in replies]
         ready = wait(waiting, timeout=max(0.0, deadline - time.monotonic()))
@@ -118,7 +128,7 @@ def _receive(connections: list[Connection]) -> list[list[Outcome]]:
             assert isinstance(connection, Connection)
             rank = connections.index(connection)
             try:
-                reply = pickle.loads(connection.recv_bytes())
+                reply = _unpack(connection.recv_bytes())
             except EOFError:
                 raise RuntimeError(f"rank {rank} died.") from None
             if isinstance(reply, str):
@@ -131,14 +141,13 @@ def _serve(rank: int, connection: Connection) -> None:
     """Body of a rank process: answer requests until an empty one comes."""
     # gloo would otherwise look the host name up, which some machines cannot resolve.
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
     store: Path | None = None
     groups: dict[Group, Any] = {}
     while message := connection.recv_bytes():
-        request: Request = pickle.loads(message)
+        request: Request = _unpack(message)
         try:
             if request.store != store:
                 if store is not None:
@@ -153,18 +162,28 @@ def _serve(rank: int, connection: Connection) -> None:
                 )
                 store = request.store
             solution = _load(request.path)
-            outcomes = [_call(solution, arguments, groups) for arguments in request.calls]
-            connection.send_bytes(pickle.dumps(outcomes))
+            replies = [_call(solution, arguments, groups) for arguments in request.calls]
+            connection.send_bytes(_pack(replies))
         except Exception:
-            connection.send_bytes(pickle.dumps(traceback.format_exc()))
+            connection.send_bytes(_pack(traceback.format_exc()))
     if store is not None:
         dist.destroy_process_group()
 
 
-def _call(solution: Callable[..., Any], arguments: tuple[Any, ...], groups: dict[Group, Any]) -> Outcome:
-    passed = tuple(_process_group(a, groups) if isinstance(a, Group) else a for a in arguments)
-    result = solution(*passed)
-    return Outcome(result, arguments)
+def _call(solution: Callable[..., Any], arguments: tuple[Any, ...], groups: dict[Group, Any]) -> Reply:
+    result = solution(*_with_groups(arguments, groups))
+    return Reply(result, arguments)
+
+
+def _with_groups(value: Any, groups: dict[Group, Any]) -> Any:
+    """The same tensors in new containers, with process groups in place of every `Group`."""
+    if isinstance(value, Group):
+        return _process_group(value, groups)
+    if type(value) in (tuple, list):
+        return type(value)([_with_groups(item, groups) for item in value])
+    if type(value) is dict:
+        return {key: _with_groups(item, groups) for key, item in value.items()}
+    return value
 
 
 def _process_group(group: Group, groups: dict[Group, Any]) -> Any:
@@ -173,9 +192,7 @@ def _process_group(group: Group, groups: dict[Group, Any]) -> Any:
 
     if group not in groups:
         made = [dist.new_group(list(part)) for part in group.parts]
-        groups[group] = next(
-            pg for pg, part in zip(made, group.parts, strict=True) if dist.get_rank() in part
-        )
+        groups[group] = next(pg for pg, part in zip(made, group.parts, strict=True) if dist.get_rank() in part)
     return groups[group]
 
 

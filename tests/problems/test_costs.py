@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
-from problem_cases import DTYPES, PROBLEMS, judgeside
+from problem_cases import judgeside, problem_of
 
 from pkb.problems._spec import Cost
 
-each_problem = pytest.mark.parametrize("problem_id", PROBLEMS)
 
-
-@each_problem
 def test_cost_grows_with_size(problem_id: str) -> None:
-    problem = PROBLEMS[problem_id]
+    problem = problem_of(problem_id)
     for world_size in problem.world_sizes:
-        for dtype in DTYPES:
+        for dtype in problem.dtypes:
             costs = [
                 judgeside(problem_id).cost(problem.sizes[name], world_size, dtype)
                 for name in ("tiny", "base", "large")
@@ -29,13 +25,11 @@ def test_cost_grows_with_size(problem_id: str) -> None:
             assert costs[0] != costs[-1] or len(costs) == 1
 
 
-@each_problem
 def test_link_bytes_are_zero_exactly_for_one_rank(problem_id: str) -> None:
     for name, world_size, cost in _all_costs(problem_id):
         assert (cost.link_bytes == 0) == (world_size == 1), f"{name}, W = {world_size}"
 
 
-@each_problem
 def test_costs_are_finite_and_not_negative(problem_id: str) -> None:
     for name, world_size, cost in _all_costs(problem_id):
         numbers = (cost.link_bytes, cost.hbm_bytes, cost.flops)
@@ -43,10 +37,10 @@ def test_costs_are_finite_and_not_negative(problem_id: str) -> None:
 
 
 def _all_costs(problem_id: str) -> list[tuple[str, int, Cost]]:
-    problem = PROBLEMS[problem_id]
+    problem = problem_of(problem_id)
     return [
         (name, world_size, judgeside(problem_id).cost(size, world_size, dtype))
         for name, size in problem.sizes.items()
         for world_size in problem.world_sizes
-        for dtype in DTYPES
+        for dtype in problem.dtypes
     ]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 import torch
 
-from pkb.problems._draw import Draw, derive_seeds, make_draw
+from pkb.problems._draw import Draw, derive_seeds, keep_first, make_draw, zipf_weights
+from pkb.problems._spec import Group
 
 SECRET = b"a secret"
 
@@ -91,3 +93,38 @@ def test_sums_of_exact_factors_are_exact_in_bf16() -> None:
         assert float((left @ right).abs().max()) < 5 * 32
         expected_share = min(1.0, 32 / depth**0.5)
         assert abs(float((left != 0).double().mean()) - expected_share) < 0.02
+
+
+def test_distinct_places_are_distinct_and_follow_the_weights() -> None:
+    weights = torch.tensor([8.0, 1.0, 0.0, 1.0, 4.0])
+    chosen = draw().distinct(2000, 2, weights)
+    assert bool((chosen[:, 0] != chosen[:, 1]).all())
+    shares = torch.bincount(chosen[:, 0], minlength=5) / 2000
+    assert torch.allclose(shares, weights / weights.sum(), atol=0.05) and shares[2] == 0
+
+
+def test_shared_counts_add_up_and_are_shared() -> None:
+    weights = zipf_weights(4, torch.device("cpu"))
+    table = draw(0).shared_counts(weights, [300, 0, 50])
+    assert table.sum(dim=1).tolist() == [300, 0, 50] and table[0, 0] > table[0, 3]
+    assert torch.equal(table, draw(1).shared_counts(weights, [300, 0, 50]))
+
+
+def test_permutations_hold_every_place_once() -> None:
+    assert draw().permutation(20).sort().values.tolist() == list(range(20))
+    assert torch.equal(draw(0).shared_permutation(20), draw(1).shared_permutation(20))
+    assert not torch.equal(draw(0).permutation(20), draw(1).permutation(20))
+
+
+def test_kept_rows_are_the_first_ones_and_too_few_are_an_error() -> None:
+    rows, kept = torch.arange(5), torch.tensor([False, True, True, False, True])
+    assert keep_first(2, kept, rows)[0].tolist() == [1, 2]
+    with pytest.raises(ValueError, match="3 of 5 rows"):
+        keep_first(4, kept, rows)
+
+
+def test_groups_tile_the_ranks() -> None:
+    assert Group.whole(3).parts == ((0, 1, 2),)
+    assert Group.inner(6, 2).parts == ((0, 1), (2, 3), (4, 5))
+    assert Group.outer(6, 2).parts == ((0, 2, 4), (1, 3, 5))
+    assert Group.outer(6, 2).part_of(3) == (1, 3, 5)

@@ -10,22 +10,30 @@ from problem_cases import (
     Trial,
     compare_ranks,
     expected_of,
-    float_tensors,
     inputs_of,
+    is_number,
     judgeside,
     leaves,
     map_leaves,
-    oracle,
+    oracle_if_valid,
     right_outputs,
     rounded,
+    truths,
 )
 
-from pkb.problems._check import Expected
+from pkb.problems._check import Expected, Outcome
+from pkb.problems._tree import map_tensors, tensors
 
 Outputs = list[Any]
 
 TF32_TOLERANCE = 2e-3
 """A tolerance in fp32 from which on TF32 tensor cores are allowed."""
+
+BF16_ROUNDED = 1.5e-3
+"""Below a tolerance in fp32 of this, rounding to bf16 is refused; above it only cutting bits off is."""
+
+FLOAT8_ROUNDED = 2e-2
+"""The same for e4m3, whose rounding costs 2.6e-2."""
 
 FEW = 16
 """Below so many elements a coarse rounding may happen to be fine."""
@@ -56,6 +64,14 @@ def _not_computed(trial: Trial) -> Iterator[tuple[str, Outputs]]:
         if all(isinstance(tensor, torch.Tensor) for tensor in own):
             outputs = [_where_it_fits(output, t) for output, t in zip(right, own, strict=True)]
             yield f"argument {i} as it was", outputs
+    if in_place := trial.case.problem.positions(trial.case.problem.in_place):
+        yield (
+            "arguments left as they were",
+            [
+                Outcome(output.result, {name: arguments[i] for name, i in in_place.items()})
+                for output, arguments in zip(right, inputs_of(trial), strict=True)
+            ],
+        )
 
 
 def _communication_left_out(trial: Trial) -> Iterator[tuple[str, Outputs]]:
@@ -63,14 +79,17 @@ def _communication_left_out(trial: Trial) -> Iterator[tuple[str, Outputs]]:
     if world_size == 1:
         return
     ranks = range(world_size)
-    alone = [oracle(trial, change_inputs(trial, torch.zeros_like, _all_but(trial, r)))[r] for r in ranks]
-    yield "peers' inputs taken for zeros", [rounded(output, dtype) for output in alone]
+    changed = [oracle_if_valid(trial, change_inputs(trial, torch.zeros_like, _all_but(trial, r))) for r in ranks]
+    alone = [answers[r] for r, answers in enumerate(changed) if answers is not None]
+    if len(alone) == world_size:
+        yield "peers' inputs taken for zeros", [rounded(output, dtype) for output in alone]
     right = right_outputs(trial)
     yield "ranks rotated by one", right[1:] + right[:1]
     for rank in (0, world_size - 1):
         for name, change in (("zeros", torch.zeros_like), ("twice what they are", _double)):
-            changed = oracle(trial, change_inputs(trial, change, {rank}))
-            yield f"rank {rank}'s inputs taken for {name}", [rounded(output, dtype) for output in changed]
+            answers = oracle_if_valid(trial, change_inputs(trial, change, {rank}))
+            if answers is not None:
+                yield f"rank {rank}'s inputs taken for {name}", [rounded(output, dtype) for output in answers]
 
 
 def _one_element(trial: Trial) -> Iterator[tuple[str, Outputs]]:
@@ -86,46 +105,62 @@ def _wrong_form(trial: Trial) -> Iterator[tuple[str, Outputs]]:
     yield "wrong dtype", _map_tensors(right, _other_dtype)
     yield "one dimension more", _map_tensors(right, lambda tensor: tensor.unsqueeze(0))
     yield "one dimension for all", _map_tensors(right, lambda tensor: tensor.flatten())
-    yield "one more thing returned", [(output, None) for output in right]
+    yield "one more thing returned", [_with_none(output) for output in right]
 
 
 def _low_precision(trial: Trial) -> Iterator[tuple[str, Outputs]]:
-    yield "output through float8", _map_tensors(right_outputs(trial), _if_many(through_float8))
-    if trial.case.dtype == "bf16":
-        yield "float8 operands", _computed_through(trial, through_float8)
+    """Formats of fewer bits, as far as the tolerance is so small and the output so large that they must show."""
+    if max((truth.numel() for truth in truths(expected_of(trial))), default=0) < FEW:
         return
-    yield "bf16 operands and output", _computed_through(trial, _through_bf16)
-    tolerances = [c.tolerance for c in compare_ranks(trial, right_outputs(trial)) if c.tolerance is not None]
-    if not tolerances or max(tolerances) < TF32_TOLERANCE:
-        yield "TF32 operands", _computed_through(trial, _through_tf32)
+    found = compare_ranks(trial, right_outputs(trial))
+    tolerance = max((c.tolerance for c in found if c.tolerance is not None), default=0.0)
+    if tolerance <= FLOAT8_ROUNDED:
+        yield "output through float8", _map_tensors(right_outputs(trial), _if_many(through_float8))
+        if trial.case.dtype == "bf16":
+            yield from _computed_through(trial, "float8 operands and output", through_float8)
+    if trial.case.dtype == "fp32":
+        coarsen = _through_bf16 if tolerance < BF16_ROUNDED else _cut_to_bf16
+        yield from _computed_through(trial, "bf16 operands and output", coarsen)
+        if tolerance < TF32_TOLERANCE:
+            yield from _computed_through(trial, "TF32 operands and output", _through_tf32)
 
 
 def change_inputs(
     trial: Trial, change: Callable[[torch.Tensor], torch.Tensor], ranks: set[int]
 ) -> list[tuple[Any, ...]]:
-    """Inputs with the floating tensors of some ranks changed; all tensors where none is floating."""
-    only_floats = bool(float_tensors(inputs_of(trial)))
+    """Inputs with the numbers of some ranks changed; all tensors where none holds numbers."""
+    only_numbers = any(map(is_number, tensors(inputs_of(trial))))
 
-    def change_leaf(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor) or (only_floats and not leaf.is_floating_point()):
-            return leaf
-        return change(leaf)
+    def change_tensor(tensor: torch.Tensor) -> torch.Tensor:
+        return change(tensor) if is_number(tensor) or not only_numbers else tensor
 
     return [
-        map_leaves(arguments, change_leaf) if rank in ranks else arguments
+        map_tensors(arguments, change_tensor) if rank in ranks else arguments
         for rank, arguments in enumerate(inputs_of(trial))
     ]
 
 
 def through_float8(tensor: torch.Tensor) -> torch.Tensor:
     """Rounded to e4m3 with the best scale for the whole tensor."""
+    if tensor.dtype.itemsize == 1:
+        return tensor
+    if tensor.is_complex():
+        return torch.view_as_complex(through_float8(torch.view_as_real(tensor.resolve_conj())))
     scale = tensor.abs().max().float().clamp_min(1e-30) / 448.0
     codes = (tensor.float() / scale).to(torch.float8_e4m3fn)
     return (codes.float() * scale).to(tensor.dtype)
 
 
 def _through_bf16(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_complex():
+        return torch.view_as_complex(_through_bf16(torch.view_as_real(tensor.resolve_conj())))
     return tensor.bfloat16().to(tensor.dtype)
+
+
+def _cut_to_bf16(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype != torch.float32:
+        return _through_bf16(tensor)
+    return (tensor.contiguous().view(torch.int32) & ~0xFFFF).view(torch.float32)
 
 
 def _through_tf32(tensor: torch.Tensor) -> torch.Tensor:
@@ -135,17 +170,20 @@ def _through_tf32(tensor: torch.Tensor) -> torch.Tensor:
     return ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
 
 
-def _computed_through(trial: Trial, coarsen: Callable[[torch.Tensor], torch.Tensor]) -> Outputs:
+def _computed_through(
+    trial: Trial, name: str, coarsen: Callable[[torch.Tensor], torch.Tensor]
+) -> Iterator[tuple[str, Outputs]]:
     """Operands made coarse, exact arithmetic, and the output made coarse where it has many elements."""
     everyone = set(range(trial.case.world_size))
-    coarse = oracle(trial, change_inputs(trial, _if_many(coarsen), everyone))
-    outputs = [rounded(output, trial.case.dtype) for output in coarse]
-    return _map_tensors(outputs, _if_many(coarsen))
+    coarse = oracle_if_valid(trial, change_inputs(trial, _if_many(coarsen), everyone))
+    if coarse is not None:
+        outputs = [rounded(output, trial.case.dtype) for output in coarse]
+        yield name, _map_tensors(outputs, _if_many(coarsen))
 
 
 def _if_many(coarsen: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
     def change(tensor: torch.Tensor) -> torch.Tensor:
-        return coarsen(tensor) if tensor.is_floating_point() and tensor.numel() >= FEW else tensor
+        return coarsen(tensor) if is_number(tensor) and tensor.numel() >= FEW else tensor
 
     return change
 
@@ -155,13 +193,22 @@ def _all_but(trial: Trial, rank: int) -> set[int]:
 
 
 def _double(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor * 2
+    if tensor.dtype == torch.bool:
+        return tensor
+    return (tensor.float() * 2).to(tensor.dtype) if _is_float8(tensor) else tensor * 2
+
+
+def _is_float8(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.dtype.itemsize == 1
+
+
+def _with_none(output: Any) -> Any:
+    return Outcome((output.result, None), output.arguments) if isinstance(output, Outcome) else (output, None)
 
 
 def _map_tensors(outputs: Outputs, change: Callable[[torch.Tensor], torch.Tensor]) -> Outputs:
     return [
-        map_leaves(output, lambda leaf: change(leaf) if isinstance(leaf, torch.Tensor) else leaf)
-        for output in outputs
+        map_leaves(output, lambda leaf: change(leaf) if isinstance(leaf, torch.Tensor) else leaf) for output in outputs
     ]
 
 
@@ -175,7 +222,7 @@ def _where_it_fits(output: Any, tensor: torch.Tensor) -> Any:
 
 def _change_last_tensor(output: Any, want: Any, change: Callable[[torch.Tensor], None]) -> Any:
     """The output with the last tensor of those changed that are specified and have elements."""
-    result = map_leaves(output, lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf)
+    result = map_leaves(output, lambda leaf: _copy(leaf) if isinstance(leaf, torch.Tensor) else leaf)
     judged = [
         leaf
         for leaf, truth in zip(leaves(result), leaves(want), strict=True)
@@ -186,8 +233,12 @@ def _change_last_tensor(output: Any, want: Any, change: Callable[[torch.Tensor],
     return result
 
 
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
 def _nan(tensor: torch.Tensor) -> None:
-    if tensor.is_floating_point():
+    if is_number(tensor):
         tensor.view(-1)[tensor.numel() // 2] = float("nan")
 
 
@@ -195,13 +246,20 @@ def _off(tensor: torch.Tensor) -> None:
     last = tensor.view(-1)[-1:]
     if tensor.dtype == torch.bool:
         last.logical_not_()
-    elif tensor.is_floating_point():
-        rms = tensor.double().square().mean().sqrt()
+    elif _is_float8(tensor):
+        last.view(torch.uint8).bitwise_xor_(0x40)
+    elif is_number(tensor):
+        rms = tensor.abs().double().square().mean().sqrt()
         last += float(rms) if rms > 0 else 1.0
     else:
         last += 1
 
 
 def _other_dtype(tensor: torch.Tensor) -> torch.Tensor:
-    others = {torch.bfloat16: torch.float32, torch.int64: torch.int32, torch.bool: torch.uint8}
+    others = {
+        torch.bfloat16: torch.float32,
+        torch.int64: torch.int32,
+        torch.bool: torch.uint8,
+        torch.complex64: torch.complex128,
+    }
     return tensor.to(others.get(tensor.dtype, torch.bfloat16 if tensor.is_floating_point() else torch.int64))
