@@ -54,8 +54,8 @@ class Candidate:
         for plan in trials:
             kind = "exact trial" if plan.exact else f"trial {plan.index + 1} of {self._config.trials}"
             with self.draft.phase(Phase.CHECK, f"{kind}: {len(plan.calls)} calls"):
-                # The first trial may map peers' memory and compile: those who do get the build's time for it.
-                outcome = self._run(plan, self._config.deadline_s + (plan is trials[0]) * 60.0)
+                # A solution may build an extension when it is first called: that gets the time of a build.
+                outcome = self._run(plan, build_deadline_s=self._config.build_deadline_s if plan is trials[0] else 0.0)
                 self.draft.trials += outcome.trials
             if not outcome.passed:
                 self._stop_at(plan, outcome)
@@ -94,11 +94,11 @@ class Candidate:
         if called:
             self.draft.note(f"calls library collectives: {', '.join(dict.fromkeys(called))}")
 
-    def _run(self, plan: TrialPlan, deadline_s: float) -> TrialOutcome:
+    def _run(self, plan: TrialPlan, *, build_deadline_s: float = 0.0) -> TrialOutcome:
         world_size = self._config.world_size
         sizes = [self._schedule.draws[position].size for position in plan.calls]
         commands = [skewed_calls(plan, sizes, rank, world_size, self.truth.secret) for rank in range(world_size)]
-        messages = self.ranks.request(commands, deadline_s)
+        messages = self.ranks.request(commands, self._config.deadline_s, build_deadline_s=build_deadline_s)
         try:
             return check_trial(self.truth, plan, messages)
         except (ProtocolError, ValidationError) as error:
@@ -116,7 +116,10 @@ class Candidate:
                     self._config.dtype,
                     self._reruns(plan),
                 )
-                failure = Failure(phase=Phase.CHECK, cause=found.cause, detail=found.detail, mismatch=found.mismatch)
+                detail = found.detail
+                if outcome.mutated:
+                    detail += " It also changed its input: inputs must stay bit-identical."
+                failure = Failure(phase=Phase.CHECK, cause=found.cause, detail=detail, mismatch=found.mismatch)
                 raise Stop(Status.WRONG, failure)
         if outcome.mutated:
             rank, call, argument = outcome.mutated[0]
@@ -139,7 +142,7 @@ class Candidate:
         outcomes = []
         for _ in range(_NUM_RERUNS):
             try:
-                outcomes.append(self._run(plan, self._config.deadline_s).calls)
+                outcomes.append(self._run(plan).calls)
             except RankFailure:
                 # It has already failed once; that it now hangs or crashes instead adds no explanation.
                 break

@@ -80,6 +80,9 @@ class Truth:
 def check_trial(truth: Truth, plan: TrialPlan, messages: Sequence[wire.Message]) -> TrialOutcome:
     """Compare every result of every rank of one trial."""
     answers = [CallsAnswer.model_validate(message.header) for message in messages]
+    num_arguments = truth.problem.num_arguments()
+    if any(not 0 <= i < num_arguments for answer in answers for _, i in answer.mutated):
+        raise wire.ProtocolError("an argument is named that the problem does not have")
     results = [_results(a, m.payload, truth.device) for a, m in zip(answers, messages, strict=True)]
     calls: list[Call] = []
     comparisons: list[list[Comparison]] = []

@@ -77,7 +77,8 @@ def explain(
         return _structural(case)
     if not case.evidence:
         rank, finding = case.first_finding
-        return Explanation(Cause.UNKNOWN, f"{finding.output} on rank {rank}, {case.where}: {finding.detail}.", None)
+        cause = Cause.RANKS_DIFFER if finding.kind == "agreement" else Cause.UNKNOWN
+        return Explanation(cause, f"{finding.output} on rank {rank}, {case.where}: {finding.detail}.", None)
     claim = patterns.blanks(case.scene, case.evidence) or _best_hypothesis(case) or _by_shape(case)
     unsteady = _disagreement(case, reruns)
     cause = claim.cause

@@ -64,9 +64,7 @@ class Judge:
     def close(self) -> None:
         """End all processes."""
         try:
-            for ranks in (self._spare, self._baseline):
-                if ranks is not None:
-                    ranks.close()
+            self._end_helpers()
         finally:
             self._nursery.close()
 
@@ -126,6 +124,7 @@ class Judge:
         except Stop as stop:
             return draft.verdict(stop.status, stop.failure)
         except HarnessError as error:
+            self._end_helpers()
             failure = Failure(phase=draft.current_phase, cause=Cause.HARNESS, detail=str(error))
             return draft.verdict(Status.INVALID, failure)
         return draft.verdict(Status.CORRECT)
@@ -170,6 +169,14 @@ class Judge:
         for build in builds:
             how = "from the cache" if build.cached else f"in {build.seconds:.2f} s"
             draft.note(f"built {build.name} for {build.arch} {how}")
+
+    def _end_helpers(self) -> None:
+        """End spare and baseline ranks, one of which may be what failed; new ones are started when needed."""
+        helpers = (self._spare, self._baseline)
+        self._spare = self._baseline = None
+        for ranks in helpers:
+            if ranks is not None:
+                ranks.close()
 
     def _baseline_beside(self, truth: Truth) -> BaselineRanks:
         """Ranks that run the problem's reference, ready; and nothing else that is still starting."""

@@ -38,6 +38,7 @@ _GRACE_S = 1.0
 _STACK_SIGNAL = signal.SIGUSR1
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)')
 _MAX_STACK_BYTES = 1 << 20
+_BUILDER = "torch/utils/cpp_extension.py"
 _NO_STACK = {"T": " (stopped by a signal)", "D": " (in a call of the kernel that cannot be interrupted)"}
 """Why a rank told no stack, by the letter of its state in /proc."""
 _MAX_FRAMES = 12
@@ -96,7 +97,12 @@ class _Rank:
     asked: Command
     """The command that it has not answered yet, or has answered last."""
 
+    def stacks(self) -> str:
+        """What the rank has written of its threads' stacks."""
+        return os.pread(self.stack_fd, _MAX_STACK_BYTES, 0).decode(errors="replace")
+
     def close(self) -> None:
+        """Release what the judge holds of it."""
         self.channel.close()
         self.progress.close()
         os.close(self.stack_fd)
@@ -150,8 +156,15 @@ class RankSet:
             ) from failure
         self._set_up = True
 
-    def request(self, command: Command | Sequence[Command], deadline_s: float) -> list[wire.Message]:
+    def request(
+        self, command: Command | Sequence[Command], deadline_s: float, *, build_deadline_s: float = 0.0
+    ) -> list[wire.Message]:
         """Ask every rank, each with its own command or all with one, and wait for all answers.
+
+        Args:
+            command: what to do.
+            deadline_s: seconds that it may take.
+            build_deadline_s: seconds that it may take as long as a rank is inside torch's extension builder.
 
         Raises:
             RankFailure: a rank failed, ended, or did not answer in time. All ranks are gone then.
@@ -159,7 +172,7 @@ class RankSet:
         self.wait_ready()
         commands = command if isinstance(command, Sequence) else [command] * len(self._ranks)
         self._send(commands)
-        return self._gather(deadline_s)
+        return self._gather(deadline_s, build_deadline_s=build_deadline_s)
 
     def request_one(self, rank: int, command: Command, deadline_s: float) -> wire.Message:
         """Ask one rank alone; raises as `request`."""
@@ -240,18 +253,27 @@ class RankSet:
             # The rank has ended or reads no more: `_gather` finds that out and says so.
             wire.send(rank.channel, command.model_dump(mode="json"))
 
-    def _gather(self, deadline_s: float, only: Sequence[int] | None = None) -> list[wire.Message]:
+    def _gather(
+        self, deadline_s: float, only: Sequence[int] | None = None, build_deadline_s: float = 0.0
+    ) -> list[wire.Message]:
         """One answer from each rank, or a RankFailure about the first that went wrong."""
         asked = [rank for rank in self._ranks if only is None or rank.number in only]
         answers: dict[int, wire.Message] = {}
         failure: _FirstFailure | None = None
-        deadline = time.monotonic() + deadline_s
+        begin = time.monotonic()
+        deadline = begin + deadline_s
         with selectors.DefaultSelector() as selector:
             selector.register(self._nursery, selectors.EVENT_READ, None)
             for rank in asked:
                 selector.register(rank.channel, selectors.EVENT_READ, rank)
             waiting = {rank.number for rank in asked}
-            while waiting and (left := deadline - time.monotonic()) > 0:
+            while waiting:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    if failure is not None or not self._builds(waiting, begin + build_deadline_s):
+                        break
+                    deadline = time.monotonic() + deadline_s
+                    continue
                 events = selector.select(left)
                 ready = [key.data for key, _ in events if key.data is not None]
                 if len(ready) < len(events):
@@ -273,6 +295,14 @@ class RankSet:
         if failure is not None:
             self._raise(failure, answers)
         return [answers[rank.number] for rank in asked]
+
+    def _builds(self, numbers: set[int], until: float) -> bool:
+        """Whether one of these ranks is inside torch's extension builder, and that may go on."""
+        if time.monotonic() >= until:
+            return False
+        ranks = [rank for rank in self._ranks if rank.number in numbers]
+        _dump_stacks(ranks)
+        return any(_BUILDER in rank.stacks() for rank in ranks)
 
     def _ended(self, numbers: set[int]) -> list[_Rank]:
         """Which of these ranks have ended; their channels may stay open in processes that they have forked."""
@@ -317,15 +347,11 @@ class RankSet:
     def _states(self, answers: dict[int, wire.Message]) -> list[RankState]:
         """Where every rank is, with the Python lines that it is at or, if it ended by a signal, was at."""
         codes = {rank.number: self._nursery.exit_code(rank.pid) for rank in self._ranks}
-        alive = [rank for rank in self._ranks if codes[rank.number] is None]
-        for rank in alive:
-            with suppress(ProcessLookupError):
-                os.kill(rank.pid, _STACK_SIGNAL)
-        _wait_for_stacks([rank.stack_fd for rank in alive])
+        _dump_stacks([rank for rank in self._ranks if codes[rank.number] is None])
         states = []
         for rank in self._ranks:
             code, state = codes[rank.number], rank.progress.text()
-            text = os.pread(rank.stack_fd, _MAX_STACK_BYTES, 0).decode(errors="replace")
+            text = rank.stacks()
             if code is not None:
                 state = f"{describe_exit(code)}, last seen {state}"
             elif rank.number in answers and isinstance(rank.asked, RunCalls):
@@ -349,6 +375,17 @@ def _graver(first: _FirstFailure | None, then: _FirstFailure) -> _FirstFailure:
     if first is None or (first.kind == "fault" and then.kind == "died"):
         return then
     return first
+
+
+def _dump_stacks(ranks: Sequence[_Rank]) -> None:
+    """Let living ranks write the stacks of their threads in place of what they wrote before."""
+    for rank in ranks:
+        # The rank writes through the same open file, so this moves its place in it, too.
+        os.ftruncate(rank.stack_fd, 0)
+        os.lseek(rank.stack_fd, 0, os.SEEK_SET)
+        with suppress(ProcessLookupError):
+            os.kill(rank.pid, _STACK_SIGNAL)
+    _wait_for_stacks([rank.stack_fd for rank in ranks])
 
 
 def _wait_for_stacks(fds: Sequence[int]) -> None:

@@ -75,6 +75,7 @@ class Cause(StrEnum):
     OVERWRITTEN = "overwritten"
     PERMUTED_RANKS = "permuted_ranks"
     SCALED = "scaled"
+    RANKS_DIFFER = "ranks_differ"
     RACE = "race"
     PRECISION = "precision"
     NEAR_MISS = "near_miss"
@@ -97,7 +98,8 @@ CAUSES_OF: dict[Status, frozenset[Cause]] = {
     Status.WRONG: frozenset(
         {Cause.CONTAINER, Cause.DTYPE, Cause.SHAPE, Cause.UNWRITTEN, Cause.NONFINITE, Cause.ZEROS,
          Cause.MISSING_RANK, Cause.DOUBLED_RANK, Cause.OWN_DATA_ONLY, Cause.STALE, Cause.OVERWRITTEN,
-         Cause.PERMUTED_RANKS, Cause.SCALED, Cause.RACE, Cause.PRECISION, Cause.NEAR_MISS, Cause.UNKNOWN}
+         Cause.PERMUTED_RANKS, Cause.SCALED, Cause.RANKS_DIFFER, Cause.RACE, Cause.PRECISION,
+         Cause.NEAR_MISS, Cause.UNKNOWN}
     ),
     Status.INVALID: frozenset({Cause.HARNESS}),
 }  # fmt: skip

@@ -236,6 +236,7 @@ def test_replicas_that_differ_in_bits_are_wrong(judge_fp32: Judge, total: Proble
     verdict = run(judge_fp32, total, change)
     assert verdict.status is Status.WRONG
     assert "rank 1" in detail(verdict) and "differ from rank 0's" in detail(verdict)
+    assert verdict.failure is not None and verdict.failure.cause is Cause.RANKS_DIFFER
 
 
 def test_dtype_that_is_not_judged_is_named(judge: Judge, total: Problem) -> None:

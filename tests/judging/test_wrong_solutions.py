@@ -61,7 +61,7 @@ def test_every_reference_is_correct(world_size: int, dtype: str) -> None:
     )
     with Judge(config) as session:
         for problem in list_problems():
-            if world_size in problem.world_sizes:
+            if world_size in problem.world_sizes and dtype in problem.dtypes:
                 verdict = session.judge(problem, problem.reference_path, more=True)
                 assert verdict.status is Status.CORRECT, f"{problem.id}: {verdict}"
                 assert verdict.library or world_size == 1, f"{problem.id} communicates without a library?"
