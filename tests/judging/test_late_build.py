@@ -11,7 +11,7 @@ from pkb.judging.judge import Judge
 from pkb.records.verdict import Status
 
 # Stands in for torch's extension builder: what the judge sees of it is the file name in the stack.
-SOLUTION = '''
+SOLUTION = """
 import time
 import torch.distributed as dist
 
@@ -26,7 +26,7 @@ def solution(tensor):
     result = tensor.clone()
     dist.all_reduce(result)
     return result
-'''
+"""
 
 
 @pytest.mark.parametrize(("seconds", "status"), [(2.5, Status.CORRECT), (60.0, Status.HUNG)])

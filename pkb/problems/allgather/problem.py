@@ -45,9 +45,7 @@ def cost(size: Size, world_size: int, dtype: Dtype) -> Cost:
     return Cost(link_bytes=(world_size - 1) * num_bytes, hbm_bytes=(1 + world_size) * num_bytes, flops=0.0)
 
 
-def near_misses(
-    expected: list[Any], inputs_of_all_ranks: list[tuple[Any, ...]]
-) -> Iterator[tuple[str, list[Any]]]:
+def near_misses(expected: list[Any], inputs_of_all_ranks: list[tuple[Any, ...]]) -> Iterator[tuple[str, list[Any]]]:
     ranks = range(len(expected))
     yield "own entry not written", [_with_zeros_at(expected[rank], rank) for rank in ranks]
     if len(expected) > 1:

@@ -43,9 +43,7 @@ def oracle(inputs_of_all_ranks: list[tuple[Any, ...]], world_size: int) -> list[
     products = []
     for _, B in inputs_of_all_ranks:
         slices = B.double().chunk(world_size)
-        terms = [
-            shard.double().mm(rows) for (shard, _), rows in zip(inputs_of_all_ranks, slices, strict=True)
-        ]
+        terms = [shard.double().mm(rows) for (shard, _), rows in zip(inputs_of_all_ranks, slices, strict=True)]
         products.append(torch.stack(terms).sum(dim=0))
     return products
 
@@ -61,9 +59,7 @@ def cost(size: Size, world_size: int, dtype: Dtype) -> Cost:
     )
 
 
-def near_misses(
-    expected: list[Any], inputs_of_all_ranks: list[tuple[Any, ...]]
-) -> Iterator[tuple[str, list[Any]]]:
+def near_misses(expected: list[Any], inputs_of_all_ranks: list[tuple[Any, ...]]) -> Iterator[tuple[str, list[Any]]]:
     world_size = len(expected)
     if world_size == 1:
         return

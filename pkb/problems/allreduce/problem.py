@@ -56,9 +56,7 @@ def cost(size: Size, world_size: int, dtype: Dtype) -> Cost:
     )
 
 
-def near_misses(
-    expected: list[Any], inputs_of_all_ranks: list[tuple[Any, ...]]
-) -> Iterator[tuple[str, list[Any]]]:
+def near_misses(expected: list[Any], inputs_of_all_ranks: list[tuple[Any, ...]]) -> Iterator[tuple[str, list[Any]]]:
     world_size = len(expected)
     if world_size == 1:
         return

@@ -46,9 +46,7 @@ def cost(size: Size, world_size: int, dtype: Dtype) -> Cost:
     return Cost(link_bytes=num_bytes * (world_size - 1) / world_size, hbm_bytes=2 * num_bytes, flops=0.0)
 
 
-def near_misses(
-    expected: list[Any], inputs_of_all_ranks: list[tuple[Any, ...]]
-) -> Iterator[tuple[str, list[Any]]]:
+def near_misses(expected: list[Any], inputs_of_all_ranks: list[tuple[Any, ...]]) -> Iterator[tuple[str, list[Any]]]:
     world_size = len(expected)
     sent = [list(tensor.chunk(world_size)) for (tensor,) in inputs_of_all_ranks]
     got = [list(tensor.chunk(world_size)) for tensor in expected]

@@ -49,9 +49,7 @@ def cost(size: Size, world_size: int, dtype: Dtype) -> Cost:
     return Cost(link_bytes=num_bytes if world_size > 1 else 0, hbm_bytes=2 * num_bytes, flops=0.0)
 
 
-def near_misses(
-    expected: list[Any], inputs_of_all_ranks: list[tuple[Any, ...]]
-) -> Iterator[tuple[str, list[Any]]]:
+def near_misses(expected: list[Any], inputs_of_all_ranks: list[tuple[Any, ...]]) -> Iterator[tuple[str, list[Any]]]:
     world_size, src = len(expected), _src(inputs_of_all_ranks)
     if world_size == 1:
         return

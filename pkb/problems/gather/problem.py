@@ -49,9 +49,7 @@ def cost(size: Size, world_size: int, dtype: Dtype) -> Cost:
     return Cost(link_bytes=(world_size - 1) * num_bytes, hbm_bytes=(1 + world_size) * num_bytes, flops=0.0)
 
 
-def near_misses(
-    expected: list[Any], inputs_of_all_ranks: list[tuple[Any, ...]]
-) -> Iterator[tuple[str, list[Any]]]:
+def near_misses(expected: list[Any], inputs_of_all_ranks: list[tuple[Any, ...]]) -> Iterator[tuple[str, list[Any]]]:
     world_size, dst = len(expected), _dst(inputs_of_all_ranks)
     tensors = [tensor for tensor, *_ in inputs_of_all_ranks]
     stacked = expected[dst]

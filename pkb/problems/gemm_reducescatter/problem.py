@@ -53,9 +53,7 @@ def cost(size: Size, world_size: int, dtype: Dtype) -> Cost:
     )
 
 
-def near_misses(
-    expected: list[Any], inputs_of_all_ranks: list[tuple[Any, ...]]
-) -> Iterator[tuple[str, list[Any]]]:
+def near_misses(expected: list[Any], inputs_of_all_ranks: list[tuple[Any, ...]]) -> Iterator[tuple[str, list[Any]]]:
     world_size = len(expected)
     if world_size == 1:
         return
@@ -66,9 +64,7 @@ def near_misses(
     late = [partials[rank - 1][rank] for rank in range(world_size)]
     missing = [want - part for want, part in zip(expected, late, strict=True)]
     yield "finished before the last peer's part had arrived", missing
-    last_row = [
-        torch.cat((want[:-1], want[-1:] - part[-1:])) for want, part in zip(expected, late, strict=True)
-    ]
+    last_row = [torch.cat((want[:-1], want[-1:] - part[-1:])) for want, part in zip(expected, late, strict=True)]
     yield "one peer's part missing in the row at the seam", last_row
     total = torch.cat(expected)
     yield "every W-th row instead of a block", [total[rank::world_size] for rank in range(world_size)]

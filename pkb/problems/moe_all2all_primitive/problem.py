@@ -60,9 +60,7 @@ def cost(size: Size, world_size: int, dtype: Dtype) -> Cost:
     )
 
 
-def near_misses(
-    expected: list[Any], inputs_of_all_ranks: list[tuple[Any, ...]]
-) -> Iterator[tuple[str, list[Any]]]:
+def near_misses(expected: list[Any], inputs_of_all_ranks: list[tuple[Any, ...]]) -> Iterator[tuple[str, list[Any]]]:
     world_size = len(expected)
     if world_size == 1:
         return
@@ -75,13 +73,9 @@ def near_misses(
     yield "own block not written", [torch.cat(parts) for parts in own]
     counts = [[block.shape[0] for block in sent] for sent in blocks]
     # Each receiver looks its block up at the place where the block lies that it sends itself.
-    wrong = [
-        [_cut(inputs_of_all_ranks[s][0], sum(counts[r][:r]), counts[s][r]) for s in ranks] for r in ranks
-    ]
+    wrong = [[_cut(inputs_of_all_ranks[s][0], sum(counts[r][:r]), counts[s][r]) for s in ranks] for r in ranks]
     yield "offsets from the receiver's own list", [torch.cat(parts) for parts in wrong]
-    fixed = [
-        torch.cat([tensor.tensor_split(world_size)[r] for tensor, *_ in inputs_of_all_ranks]) for r in ranks
-    ]
+    fixed = [torch.cat([tensor.tensor_split(world_size)[r] for tensor, *_ in inputs_of_all_ranks]) for r in ranks]
     yield "equal splits", fixed
 
 

@@ -24,7 +24,5 @@ def solution(
         return local_tensor
     rows = local_tensor.shape[0] if output_split_sizes is None else sum(output_split_sizes)
     result = local_tensor.new_empty((rows, *local_tensor.shape[1:]))
-    dist.all_to_all_single(
-        result, local_tensor.contiguous(), output_split_sizes, input_split_sizes, group=group
-    )
+    dist.all_to_all_single(result, local_tensor.contiguous(), output_split_sizes, input_split_sizes, group=group)
     return result

@@ -49,14 +49,10 @@ def cost(size: Size, world_size: int, dtype: Dtype) -> Cost:
     # Every rank sends the W-1 blocks that are not its own, or lets a switch read them; one block is written.
     num_elems, share = prod(_shape(size, world_size)), (world_size - 1) / world_size
     num_bytes = num_elems * dtype_bytes(dtype)
-    return Cost(
-        link_bytes=num_bytes * share, hbm_bytes=num_bytes * (1 + 1 / world_size), flops=num_elems * share
-    )
+    return Cost(link_bytes=num_bytes * share, hbm_bytes=num_bytes * (1 + 1 / world_size), flops=num_elems * share)
 
 
-def near_misses(
-    expected: list[Any], inputs_of_all_ranks: list[tuple[Any, ...]]
-) -> Iterator[tuple[str, list[Any]]]:
+def near_misses(expected: list[Any], inputs_of_all_ranks: list[tuple[Any, ...]]) -> Iterator[tuple[str, list[Any]]]:
     world_size = len(expected)
     if world_size == 1:
         return

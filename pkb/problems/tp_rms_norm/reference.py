@@ -12,9 +12,7 @@ import torch
 import torch.distributed as dist
 
 
-def solution(
-    local_hidden_states: torch.Tensor, local_weight: torch.Tensor, variance_epsilon: float
-) -> torch.Tensor:
+def solution(local_hidden_states: torch.Tensor, local_weight: torch.Tensor, variance_epsilon: float) -> torch.Tensor:
     hidden = local_hidden_states.float()
     variance = hidden.square().sum(dim=-1, keepdim=True)
     dist.all_reduce(variance, op=dist.ReduceOp.SUM)

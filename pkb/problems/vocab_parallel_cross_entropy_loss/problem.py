@@ -62,9 +62,7 @@ def cost(size: Size, world_size: int, dtype: Dtype) -> Cost:
     )
 
 
-def near_misses(
-    expected: list[Any], inputs_of_all_ranks: list[tuple[Any, ...]]
-) -> Iterator[tuple[str, list[Any]]]:
+def near_misses(expected: list[Any], inputs_of_all_ranks: list[tuple[Any, ...]]) -> Iterator[tuple[str, list[Any]]]:
     world_size, target = len(expected), inputs_of_all_ranks[0][1]
     shards = [logits.double() for logits, *_ in inputs_of_all_ranks]
     whole = torch.cat(shards, dim=-1)
@@ -82,9 +80,7 @@ def near_misses(
     top = torch.stack([shard.amax(dim=-1) for shard in shards])
     mixed = (whole.logsumexp(dim=-1) - top.amax(dim=0)) + top - _pick(whole, target)
     yield "own maximum put back in place of the maximum", list(mixed)
-    sums = torch.stack(
-        [(shard - m.unsqueeze(-1)).exp().sum(dim=-1) for shard, m in zip(shards, top, strict=True)]
-    )
+    sums = torch.stack([(shard - m.unsqueeze(-1)).exp().sum(dim=-1) for shard, m in zip(shards, top, strict=True)])
     unaligned = sums.sum(dim=0).log() + top.amax(dim=0) - _pick(whole, target)
     yield "sums of exp under different maxima added", [unaligned] * world_size
     yield "own classes only in the sum", [shard.logsumexp(dim=-1) - _pick(whole, target) for shard in shards]
