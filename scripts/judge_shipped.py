@@ -1,6 +1,6 @@
 """Judge every solution under solutions/ and append the verdict records to a file.
 
-    python scripts/judge_shipped.py --device shared-gpu --world-sizes 2,4 --out results/h200_shared/verdicts.jsonl
+    python scripts/judge_shipped.py --device shared-gpu --world-sizes 2,4 --out results/h200x1/shared-gpu.jsonl
 
 Exit code 0 when all are correct, 1 when one is not.
 """

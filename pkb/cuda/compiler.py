@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 
 import torch
@@ -223,6 +224,8 @@ def _compile(request: _Request) -> _Entry:
         "--std=c++17",
         "-lineinfo",
         "--ptxas-options=-v",
+        # NVRTC's own cache gives the cubin without ptxas' report.
+        "--no-cache",
         *(f"--include-path={folder}" for folder in (*request.local_folders, *toolkit_includes())),
         *request.options,
     ]
@@ -243,8 +246,8 @@ def _uses(log: str, symbols: dict[str, str]) -> tuple[KernelUse, ...]:
     names = {symbol: kernel for kernel, symbol in symbols.items()}
     uses = []
     starts = [*_ENTRY.finditer(log)]
-    for start, end in zip(starts, [*(match.start() for match in starts[1:]), len(log)], strict=True):
-        part = log[start.end() : end]
+    for start, following in zip_longest(starts, starts[1:]):
+        part = log[start.end() : following.start() if following else len(log)]
         stack, used, shared = _STACK.search(part), _USED.search(part), _SHARED.search(part)
         uses.append(
             KernelUse(

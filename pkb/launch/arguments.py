@@ -72,8 +72,11 @@ class Buffers:
             def change(tensor: torch.Tensor) -> torch.Tensor:
                 key = (next(places), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
                 if key not in self._tensors:
-                    self._tensors[key] = torch.empty_like(tensor)
-                buffer = self._tensors[key].copy_(tensor)
+                    self._tensors[key] = torch.empty_strided(
+                        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+                    )
+                buffer = self._tensors[key]
+                _unexpanded(buffer).copy_(_unexpanded(tensor))
                 if not self._writes.allows(position):
                     watched.append((position, buffer, tensor))
                 return buffer
@@ -83,3 +86,11 @@ class Buffers:
         arguments = tuple(map_tensors(value, filler(i)) for i, value in enumerate(pristine))
         states = {name: map_tensors(arguments[i], lambda t: t) for name, i in self._writes.in_place.items()}
         return Filled(arguments, states, tuple(watched))
+
+
+def _unexpanded(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements that have memory of their own; copies onto expanded dimensions are refused."""
+    for dim, (extent, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        if extent > 1 and stride == 0:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor

@@ -14,6 +14,7 @@ import torch.distributed._symmetric_memory as symm_mem
 from torch._C._distributed_c10d import _SymmetricMemory
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from pkb.records.errors import UsageError
 from pkb.symm._handle import Handle
 from pkb.symm._waiting import timeout_s
 
@@ -49,13 +50,26 @@ _allocations: dict[int, Allocation] = {}
 
 
 def allocate(num_bytes: int, device: torch.device) -> torch.Tensor:
-    """A new buffer of at least `num_bytes` bytes, as a uint8 tensor."""
+    """A new buffer of at least `num_bytes` bytes, as a uint8 tensor.
+
+    Raises:
+        UsageError: the GPU has no room.
+    """
     _forget_freed()
     # Never empty: torch finds a buffer by its address, which an empty one has not.
     size_bytes = max(1, -(-num_bytes // _ALIGNMENT_BYTES)) * _ALIGNMENT_BYTES
     # Not symm_mem.empty: its pool hands freed memory out again, at a time that differs between ranks, and
     # torch would take the new buffer for the old one on some ranks and not on others.
-    raw = _SymmetricMemory.empty_strided_p2p((size_bytes,), (1,), torch.uint8, device)
+    try:
+        raw = _SymmetricMemory.empty_strided_p2p((size_bytes,), (1,), torch.uint8, device)
+    except RuntimeError as error:
+        if "out of memory" not in str(error):
+            raise
+        free, total = torch.cuda.mem_get_info(device)
+        raise UsageError(
+            f"empty: no room for a symmetric buffer of {size_bytes} bytes ({device}: {free} of {total} bytes are free)."
+            " Ask for less, or keep buffers instead of making new ones."
+        ) from error
     storage = raw.untyped_storage()
     reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
     _allocations[storage.data_ptr()] = Allocation(size_bytes, reference)

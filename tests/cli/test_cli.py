@@ -49,11 +49,17 @@ def test_commands_and_options_are_the_frozen_ones() -> None:
 
 
 def test_list_shows_numbers_ids_and_titles() -> None:
-    result = CliRunner().invoke(cli, ["list", "--group", "gemm"])
+    result = CliRunner().invoke(cli, ["list", "--group", "collective"])
     assert result.exit_code == 0
     assert [line.split()[:2] for line in result.output.splitlines()] == [
-        ["12", "allgather_gemm"],
-        ["16", "gemm_reducescatter"],
+        ["1", "allreduce"],
+        ["2", "allgather"],
+        ["3", "broadcast"],
+        ["4", "reduce"],
+        ["5", "scatter"],
+        ["6", "gather"],
+        ["7", "reducescatter"],
+        ["8", "alltoall"],
     ]
 
 

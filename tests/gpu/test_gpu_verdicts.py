@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from pkb import symm
 from pkb.judging.config import JudgeConfig
 from pkb.judging.judge import Judge
+from pkb.records.errors import UsageError
 from pkb.records.verdict import Cause, DeviceMode, Status, Verdict
 
 pytestmark = [
@@ -78,6 +80,11 @@ def test_bad_address_is_a_crash(judge: Judge) -> None:
 def test_too_much_memory_is_out_of_memory(judge: Judge) -> None:
     verdict = judge.judge("allreduce", HERE / "solutions" / "too_much_memory.py", more=True)
     failed(verdict, Status.CRASHED, {Cause.OUT_OF_MEMORY})
+
+
+def test_a_symmetric_buffer_without_room_is_explained() -> None:
+    with pytest.raises(UsageError, match=r"no room for a symmetric buffer of \d+ bytes \(cuda:0: \d+ of \d+"):
+        symm.empty(1 << 45, dtype=torch.uint8, device="cuda:0")
 
 
 def test_nothing_is_left_on_the_gpu() -> None:

@@ -130,7 +130,8 @@ def inputs(size, draw):
     module.weight.data = draw.normal(3, n)
     index = torch.arange(n, device=draw.device)
     where = torch.stack([index % 5, index])
-    matrix = torch.sparse_coo_tensor(where, draw.normal(n).float(), (5, n), check_invariants=True)
+    with torch.sparse.check_sparse_tensor_invariants():
+        matrix = torch.sparse_coo_tensor(where, draw.normal(n).float(), (5, n))
     return module, [draw.normal(5, n), draw.normal(5, n)], matrix
 
 

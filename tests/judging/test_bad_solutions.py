@@ -136,7 +136,9 @@ def session() -> Iterator[Judge]:
 @pytest.fixture
 def limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks that get little memory, so that none endangers the machine."""
-    monkeypatch.setattr(judging, "rank_memory_limit", lambda mode, world_size: 600 * 1024**2)
+    # The stacks of torch's threads, some for each core, count as well.
+    limit_bytes = (600 + 32 * (os.cpu_count() or 1)) * 1024**2
+    monkeypatch.setattr(judging, "rank_memory_limit", lambda mode, world_size: limit_bytes)
 
 
 def failed(verdict: Verdict) -> Failure:

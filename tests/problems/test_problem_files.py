@@ -12,7 +12,7 @@ from typing import Any
 from problem_cases import Case, inputs_of, trials
 
 from pkb.problems._find import list_problems
-from pkb.problems._spec import Problem, _import
+from pkb.problems._spec import FOLDER, Problem, _import
 
 REFERENCE_IMPORTS = {
     "collections.abc",
@@ -39,6 +39,8 @@ PROBLEM_IMPORTS = {
     "torch.nn.functional",
     "typing",
 }
+MACHINERY = {f"pkb.problems._{name}" for name in ("checks", "expected", "find", "numbers", "tree")}
+"""Private modules that no problem needs to know."""
 
 
 def test_folder_holds_two_files(problem: Problem) -> None:
@@ -48,7 +50,7 @@ def test_folder_holds_two_files(problem: Problem) -> None:
 
 def test_files_import_only_what_they_may(problem: Problem) -> None:
     assert _imports(problem.reference_path) <= REFERENCE_IMPORTS
-    assert _imports(problem.folder / "problem.py") <= PROBLEM_IMPORTS
+    assert _imports(problem.folder / "problem.py") <= PROBLEM_IMPORTS | _shared_modules()
 
 
 def test_reference_offers_one_typed_function(problem: Problem) -> None:
@@ -95,6 +97,13 @@ def _imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             found.add("." * node.level + (node.module or ""))
     return found
+
+
+def _shared_modules() -> set[str]:
+    """What several problems share: private modules beside them that import no more than a problem may."""
+    files = {f"pkb.problems.{path.stem}": path for path in FOLDER.glob("_[a-z]*.py")}
+    allowed = PROBLEM_IMPORTS | {"__future__", *files}
+    return {name for name, path in files.items() if _imports(path) <= allowed} - MACHINERY
 
 
 def _solution(problem: Problem) -> Callable[..., Any]:

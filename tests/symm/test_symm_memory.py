@@ -168,7 +168,7 @@ def test_requests_that_cannot_be_met_are_explained() -> None:
     with pytest.raises(UsageError, match=r"no symmetric memory\. Use 'cpu' or 'cuda'"):
         symm.empty(1, dtype=torch.int64, device="meta")
     with pytest.raises(UsageError, match=r"no room for a symmetric buffer of \d+ bytes \(/dev/shm: "):
-        symm.empty(1 << 56, dtype=torch.uint8)
+        symm.empty(1 << 56, dtype=torch.uint8, device="cpu")
     with pytest.raises(UsageError, match="positive number of seconds, got 0"):
         symm.set_timeout(0)
 
