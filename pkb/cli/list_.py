@@ -9,9 +9,11 @@ from pkb.problems._find import list_problems
 
 @click.command("list")
 @click.option("--group", help="Only problems of this group, e.g. collective.")
-def command(group: str | None) -> None:
+@click.option("--parallelism", help="Only problems with this word in their parallelism, e.g. tp.")
+@click.option("--world-size", type=click.IntRange(1), help="Only problems that this many ranks can solve.")
+def command(group: str | None, parallelism: str | None, world_size: int | None) -> None:
     """List the problems: number, id, group, parallelism, title."""
-    problems = list_problems(group=group)
+    problems = list_problems(group=group, parallelism=parallelism, world_size=world_size)
     id_width = max(len(problem.id) for problem in problems)
     group_width = max(len(problem.group) for problem in problems)
     parallelism_width = max(len(problem.parallelism) for problem in problems)

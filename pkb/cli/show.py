@@ -7,35 +7,65 @@ from typing import Any
 
 import click
 
+from pkb.judging.roofline import speed_of_light
+from pkb.launch.hardware import PROFILES
 from pkb.problems._find import get_problem
+from pkb.problems._footprint import footprint
+from pkb.problems._spec import Dtype, Problem
+from pkb.records.errors import UsageError
 
 
 @click.command("show")
 @click.argument("problem_id", metavar="ID")
 @click.option("--world-size", type=click.IntRange(1), default=2, show_default=True, help="Ranks that costs are for.")
-@click.option("--dtype", type=click.Choice(["bf16", "fp32"]), default="bf16", show_default=True)
+@click.option("--dtype", type=click.Choice(["bf16", "fp32"]), help="Default: the first that the problem is judged in.")
+@click.option(
+    "--gpu",
+    type=click.Choice(sorted(PROFILES), case_sensitive=False),
+    default="H200",
+    show_default=True,
+    help="GPU that speed-of-light times are for.",
+)
 @click.option("--source", is_flag=True, help="Print reference.py, which is what a solution replaces, and nothing else.")
-def command(problem_id: str, world_size: int, dtype: Any, source: bool) -> None:
+def command(problem_id: str, world_size: int, dtype: Dtype | None, gpu: str, source: bool) -> None:
     """Show a problem. ID is a number, a name, or a unique prefix of a name."""
     problem = get_problem(problem_id)
     if source:
         click.echo(problem.reference_path.read_text(encoding="utf-8"), nl=False)
         return
+    dtype = dtype or problem.dtypes[0]
+    if dtype not in problem.dtypes:
+        raise UsageError(f"{problem.id} is judged in {', '.join(problem.dtypes)} only, asked for {dtype}. Use --dtype.")
+    if world_size not in problem.world_sizes:
+        allowed = ", ".join(map(str, problem.world_sizes))
+        raise UsageError(f"{problem.id} runs on {allowed} ranks, asked for {world_size}. Use --world-size.")
     click.echo(f"{problem.number} {problem.id}  [{problem.group}, {problem.parallelism}]")
     click.echo(f"origin: {problem.origin}")
     click.echo(f"world sizes: {', '.join(map(str, problem.world_sizes))}")
+    click.echo(f"dtypes: {', '.join(problem.dtypes)}")
     click.echo(f"arguments: {', '.join(problem.argument_names())}")
     click.echo()
     click.echo(problem.contract())
     click.echo()
-    click.echo(f"sizes, with the least work of a rank for one call ({world_size} ranks, {dtype}):")
-    cost_of = problem.load().cost
+    click.echo(
+        f"sizes, on {world_size} ranks in {dtype}: memory of a rank's arguments, least work of a rank for one call,"
+        f" and its speed-of-light time on {gpu} GPUs with what bounds it"
+    )
     for name, size in problem.sizes.items():
-        cost = cost_of(size, world_size, dtype)
-        click.echo(
-            f"  {name:14} {_dimensions(size):44} link {_bytes(cost.link_bytes):>10}"
-            f"  HBM {_bytes(cost.hbm_bytes):>10}  {cost.flops / 1e9:10.3g} GFLOP"
-        )
+        click.echo(f"  {name}: {_dimensions(size)}")
+        click.echo(f"    {_needs(problem, name, world_size, dtype, gpu)}")
+
+
+def _needs(problem: Problem, size_name: str, world_size: int, dtype: Dtype, gpu: str) -> str:
+    code = problem.load()
+    cost = code.cost(problem.sizes[size_name], world_size, dtype)
+    light = speed_of_light(cost, dtype, PROFILES[gpu])
+    memory = footprint(problem, code, size_name, world_size, dtype)
+    about = "" if memory.is_exact else "about "
+    return (
+        f"memory {about}{_bytes(memory.num_bytes)}, link {_bytes(cost.link_bytes)}, HBM {_bytes(cost.hbm_bytes)},"
+        f" {cost.flops / 1e9:.4g} GFLOP; {light.time_us:.4g} us ({light.bound})"
+    )
 
 
 def _dimensions(size: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from pkb.judging.explain import Call, compare_call, explain
 from pkb.judging.roofline import speed_of_light
 from pkb.judging.schedule import Schedule, TrialPlan, skewed_calls
 from pkb.judging.timing import Block, Blocks, speedup_interval
-from pkb.launch.device import hardware_profile
+from pkb.launch.hardware import hardware_profile
 from pkb.launch.plan import Profile, ProfileAnswer
 from pkb.launch.ranks import RankFailure, RankSet
 from pkb.launch.wire import ProtocolError

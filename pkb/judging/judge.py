@@ -81,11 +81,11 @@ class Judge:
         """
         return self._run(_problem(problem), Solution.read(path), against_baseline=True, more=more)
 
-    def time_baseline(self, problem: Problem | str | int) -> Verdict:
-        """Check and time a problem's own reference; the verdict has times but no speedup. Raises as `judge`."""
+    def time_baseline(self, problem: Problem | str | int, *, more: bool = False) -> Verdict:
+        """Check and time a problem's own reference; the verdict has times but no speedup. As `judge` otherwise."""
         found = _problem(problem)
         solution = Solution.read(found.reference_path).model_copy(update={"name": f"{found.id}/reference"})
-        return self._run(found, solution, against_baseline=False, more=False)
+        return self._run(found, solution, against_baseline=False, more=more)
 
     def build(self, problem: Problem | str | int, path: str | Path) -> Verdict:
         """Only screen and build a solution: needs no GPU, and compiles for sm_90a where there is none."""

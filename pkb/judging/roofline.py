@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pkb.launch.device import HardwareProfile
+from pkb.launch.hardware import HardwareProfile
 from pkb.problems._spec import Cost, Dtype
 
 

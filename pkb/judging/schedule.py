@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pkb.judging.config import JudgeConfig
 from pkb.launch.plan import CallPlan, DrawPlan, Prepare, RunCalls
 from pkb.problems._draw import derive_seeds
+from pkb.problems._footprint import footprint
 from pkb.problems._spec import Judgeside, Problem
 
 _HEAVY_BYTES = 256 * 1024**2
@@ -147,9 +148,9 @@ def skewed_calls(trial: TrialPlan, sizes: Sequence[str], rank: int, world_size: 
 def rank_bytes(problem: Problem, code: Judgeside, config: JudgeConfig, schedule: Schedule) -> int:
     """About how much memory a rank needs: every draw, the live arguments, and the results of one trial.
 
-    A call's traffic bounds the bytes of its arguments and results together, each being moved at least once.
+    A call's traffic bounds the bytes of its results and of the arguments that are read in full.
     """
-    per_draw = {n: _traffic(problem, code, config, n) for n in {d.size for d in schedule.draws}}
+    per_draw = {n: _draw_bytes(problem, code, config, n) for n in {d.size for d in schedule.draws}}
     arguments = sum(per_draw[d.size] for d in schedule.draws)
     results = max(sum(per_draw[schedule.draws[c].size] for c in t.calls) for t in schedule.trials)
     # Timed calls that write to their arguments do so in a copy of each draw.
@@ -161,6 +162,13 @@ def max_result_bytes(problem: Problem, code: Judgeside, config: JudgeConfig, sch
     """A bound that no right result reaches, for any size of the schedule."""
     largest = max(_traffic(problem, code, config, n) for n in {d.size for d in schedule.draws})
     return int(4 * largest) + 64 * 1024**2
+
+
+def _draw_bytes(problem: Problem, code: Judgeside, config: JudgeConfig, name: str) -> float:
+    traffic = _traffic(problem, code, config, name)
+    if name.startswith("tiny"):
+        return traffic
+    return max(traffic, footprint(problem, code, name, config.world_size, config.dtype).num_bytes)
 
 
 def _traffic(problem: Problem, code: Judgeside, config: JudgeConfig, name: str) -> float:

@@ -43,6 +43,7 @@ from pkb.launch.plan import (
     TimeBlock,
 )
 from pkb.launch.progress import ProgressPage, State
+from pkb.launch.staging import stage_point_to_point
 from pkb.problems._draw import DrawSeeds, make_draw
 from pkb.problems._find import read_problem
 from pkb.problems._spec import Group
@@ -130,6 +131,8 @@ class _Rank:
             timeout=_GROUP_TIMEOUT,
             device_id=device_id,
         )
+        if command.mode is DeviceMode.SHARED_GPU:
+            stage_point_to_point()
         self._answer(Done(done="setup"))
 
     def _prepare(self, command: Prepare) -> None:

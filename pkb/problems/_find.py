@@ -15,20 +15,35 @@ from pkb.records.errors import UsageError
 _FACTS = re.compile(r"^PROBLEM = Problem\(.*?^\)", re.DOTALL | re.MULTILINE)
 
 
-def list_problems(*, group: str | None = None) -> list[Problem]:
-    """All problems by number, or those of one group.
+def list_problems(
+    *, group: str | None = None, parallelism: str | None = None, world_size: int | None = None
+) -> list[Problem]:
+    """All problems by number, or those of a group, with a word in their parallelism (`tp`), for a world size.
 
     Raises:
-        UsageError: no problem is in that group.
+        UsageError: no problem is left; the message names what there is.
     """
     everything = _all()
-    if group is None:
-        return list(everything)
-    found = [problem for problem in everything if problem.group == group]
-    if not found:
-        groups = ", ".join(sorted({problem.group for problem in everything}))
-        raise UsageError(f"no problem is in group {group!r}; groups are {groups}.")
-    return found
+    found = [
+        problem
+        for problem in everything
+        if group in (None, problem.group)
+        and (parallelism is None or parallelism.lower() in _words(problem.parallelism))
+        and (world_size is None or world_size in problem.world_sizes)
+    ]
+    if found:
+        return found
+    asked = {"group": group, "parallelism": parallelism, "world size": world_size}
+    known = {
+        "group": {problem.group for problem in everything},
+        "parallelism": {word for problem in everything for word in _words(problem.parallelism)},
+        "world size": {str(size) for problem in everything for size in problem.world_sizes},
+    }
+    named = " and ".join(f"{what} {value!r}" for what, value in asked.items() if value is not None)
+    there_are = "; ".join(
+        f"{what}: {', '.join(sorted(known[what]))}" for what, value in asked.items() if value is not None
+    )
+    raise UsageError(f"no problem has {named}. There are {there_are}.")
 
 
 def get_problem(name: str | int) -> Problem:
@@ -38,12 +53,14 @@ def get_problem(name: str | int) -> Problem:
         UsageError: nothing matches (the nearest ids are named), or several do.
     """
     key = str(name).strip()
+    if key in _folders():
+        # Alone, since another one may be half written.
+        return read_problem(FOLDER / key)
     everything = _all()
     if key.isdigit():
         matches = [problem for problem in everything if problem.number == int(key)]
     else:
-        matches = [problem for problem in everything if problem.id == key]
-        matches = matches or [problem for problem in everything if key and problem.id.startswith(key)]
+        matches = [problem for problem in everything if key and problem.id.startswith(key)]
     if len(matches) == 1:
         return matches[0]
     if matches:
@@ -80,7 +97,14 @@ def read_problem(folder: Path) -> Problem:
     return with_identity(problem, folder)
 
 
+def _words(parallelism: str) -> set[str]:
+    return set(re.findall(r"[a-z0-9]+", parallelism.lower()))
+
+
+def _folders() -> list[str]:
+    return [folder.name for folder in FOLDER.iterdir() if folder.is_dir() and folder.name[0].isalpha()]
+
+
 @cache
 def _all() -> tuple[Problem, ...]:
-    folders = [f for f in FOLDER.iterdir() if f.is_dir() and f.name[0].isalpha()]
-    return tuple(sorted((read_problem(folder) for folder in folders), key=lambda problem: problem.number))
+    return tuple(sorted((read_problem(FOLDER / name) for name in _folders()), key=lambda problem: problem.number))

@@ -6,6 +6,7 @@ import ast
 import hashlib
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,9 @@ Size = Mapping[str, Any]
 """Dimensions of one size by name. The key `exact` (True) marks a size that only exact trials use."""
 
 FOLDER = Path(__file__).parent
+_SHARED_IMPORT = re.compile(r"^from pkb\.problems\.(_\w+) import", re.MULTILINE)
+_EVERY_PROBLEM_IMPORTS = {"_check", "_draw", "_spec"}
+"""Not hashed with a problem: what they do is the judge's, and a verdict names its commit."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +87,14 @@ class Problem:
 
     @property
     def sha256(self) -> str:
-        """Hash over `reference.py` and `problem.py`."""
+        """Hash over `reference.py`, `problem.py` and the private modules that it shares with other problems."""
+        files = [self.folder / "reference.py", self.folder / "problem.py"]
+        for file in files:
+            names = set(_SHARED_IMPORT.findall(file.read_text(encoding="utf-8"))) - _EVERY_PROBLEM_IMPORTS
+            files += [path for name in sorted(names) if (path := FOLDER / f"{name}.py") not in files]
         digest = hashlib.sha256()
-        for name in ("reference.py", "problem.py"):
-            digest.update((self.folder / name).read_bytes())
+        for file in files:
+            digest.update(file.read_bytes())
         return digest.hexdigest()
 
     def contract(self) -> str:

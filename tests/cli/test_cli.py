@@ -20,13 +20,15 @@ ROOT = Path(__file__).parents[2]
 
 # Every option there is: a new one is a decision, made here first.
 OPTIONS = {
-    "list": ["--group"],
-    "show": ["--dtype", "--source", "--world-size"],
+    "list": ["--group", "--parallelism", "--world-size"],
+    "show": ["--dtype", "--gpu", "--source", "--world-size"],
     "judge": [
         "--build-only", "--deadline", "--device", "--dtype", "--json", "--problem", "--rounds", "--size",
         "--trials", "--world-size",
     ],
     "baseline": ["--deadline", "--device", "--dtype", "--json", "--rounds", "--size", "--trials", "--world-size"],
+    "new-problem": [],
+    "check-problem": ["--slow"],
     "doctor": [],
 }  # fmt: skip
 
@@ -81,7 +83,7 @@ def test_show_source_prints_the_reference_byte_for_byte() -> None:
     [
         (["show", "nothing_like_it"], "no problem 'nothing_like_it'"),
         (["show", "all"], "stands for several problems"),
-        (["list", "--group", "gem"], "groups are collective"),
+        (["list", "--group", "gem"], "no problem has group 'gem'. There are group: collective"),
         (["judge", "missing.py", "--problem", "1"], "missing.py: no such file"),
         (["judge", "docs", "--problem", "1"], "is a directory without solution.py"),
         (["judge", "README.md", "--problem", "1"], "expected a Python file"),

@@ -10,7 +10,7 @@ import pytest
 from pkb.judging import audit
 from pkb.judging.roofline import speed_of_light
 from pkb.judging.timing import Blocks, speedup_interval
-from pkb.launch.device import HardwareProfile, hardware_profile
+from pkb.launch.hardware import HardwareProfile, hardware_profile
 from pkb.launch.plan import Event, TimeBlock
 from pkb.launch.ranks import RankSet
 from pkb.launch.wire import Message

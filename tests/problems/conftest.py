@@ -12,6 +12,9 @@ from problem_cases import Case, all_cases, inputs_of, problem_of, trials
 from pkb.problems._find import list_problems
 from pkb.problems._spec import FOLDER
 
+_FIRST = ("test_problem_files", "test_problem_inputs", "test_costs", "test_refusals")
+"""Modules in the order in which an author writes what they test."""
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     names = _names(metafunc.config)
@@ -25,12 +28,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With --problem, leave out the tests that are about no problem in particular."""
+    """With --problem: without the tests that are about none in particular, and in the order of writing."""
     if not config.getoption("--problem"):
         return
     wanted = [item for item in items if _is_about_a_problem(item)]
     config.hook.pytest_deselected(items=[item for item in items if not _is_about_a_problem(item)])
-    items[:] = wanted
+    items[:] = sorted(
+        wanted, key=lambda item: _FIRST.index(item.path.stem) if item.path.stem in _FIRST else len(_FIRST)
+    )
 
 
 @pytest.fixture(scope="session")

@@ -48,6 +48,22 @@ def test_unknown_group_names_the_groups() -> None:
         list_problems(group="gem")
 
 
+def test_parallelism_selects_by_word() -> None:
+    found = list_problems(parallelism="TP")
+    assert "tp_rms_norm" in [problem.id for problem in found]
+    assert len(found) < len(list_problems())
+    with pytest.raises(UsageError, match=r"parallelism 'xp'.*\btp\b"):
+        list_problems(parallelism="xp")
+
+
+def test_world_size_selects_and_filters_add_up() -> None:
+    assert all(2 in problem.world_sizes for problem in list_problems(world_size=2))
+    both = list_problems(group="norm", parallelism="tp")
+    assert {(problem.group, problem.parallelism) for problem in both} == {("norm", "tp")}
+    with pytest.raises(UsageError, match=r"group 'norm' and world size 3.*1, 2, 4, 8"):
+        list_problems(group="norm", world_size=3)
+
+
 @pytest.mark.parametrize("name", ["tp_rms_norm", 18, "18", "018", " tp_rms_norm ", "tp_rms"])
 def test_problem_is_found_by_id_number_and_prefix(name: str | int) -> None:
     assert get_problem(name).id == "tp_rms_norm"

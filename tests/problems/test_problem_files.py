@@ -12,6 +12,7 @@ from typing import Any
 from problem_cases import Case, inputs_of, trials
 
 from pkb.problems._find import list_problems
+from pkb.problems._scaffold import PLACEHOLDERS
 from pkb.problems._spec import FOLDER, Problem, _import
 
 REFERENCE_IMPORTS = {
@@ -39,13 +40,23 @@ PROBLEM_IMPORTS = {
     "torch.nn.functional",
     "typing",
 }
-MACHINERY = {f"pkb.problems._{name}" for name in ("checks", "expected", "find", "numbers", "tree")}
+MACHINERY = {
+    f"pkb.problems._{name}" for name in ("checks", "expected", "find", "footprint", "numbers", "scaffold", "tree")
+}
 """Private modules that no problem needs to know."""
 
 
 def test_folder_holds_two_files(problem: Problem) -> None:
     names = {path.name for path in problem.folder.iterdir() if path.name != "__pycache__"}
     assert names == {"reference.py", "problem.py"}
+
+
+def test_nothing_is_left_of_the_scaffold(problem: Problem) -> None:
+    left = []
+    for path in (problem.reference_path, problem.folder / "problem.py"):
+        words = set(re.findall(r"\b[A-Z]+\b", path.read_text(encoding="utf-8")))
+        left += [f"{path.name}: replace {', '.join(found)}" for found in [sorted(words & set(PLACEHOLDERS))] if found]
+    assert not left, "; ".join(left)
 
 
 def test_files_import_only_what_they_may(problem: Problem) -> None:
@@ -69,8 +80,8 @@ def test_contract_names_every_argument(problem: Problem) -> None:
 
 def test_contract_has_a_title_and_a_body(problem: Problem) -> None:
     title, blank, *body = problem.contract().splitlines()
-    assert title.endswith(".") and not blank
-    assert 3 <= len(body) <= 40
+    assert title.endswith(".") and not blank, "a title that ends with a full stop, then a blank line"
+    assert 3 <= len(body) <= 40, "3 to 40 lines of contract below the title"
 
 
 def test_inputs_fit_the_solution(input_case: Case) -> None:
@@ -102,8 +113,8 @@ def _imports(path: Path) -> set[str]:
 def _shared_modules() -> set[str]:
     """What several problems share: private modules beside them that import no more than a problem may."""
     files = {f"pkb.problems.{path.stem}": path for path in FOLDER.glob("_[a-z]*.py")}
-    allowed = PROBLEM_IMPORTS | {"__future__", *files}
-    return {name for name, path in files.items() if _imports(path) <= allowed} - MACHINERY
+    topics = files.keys() - MACHINERY
+    return {name for name in topics if _imports(files[name]) <= {"__future__", *PROBLEM_IMPORTS, *topics}}
 
 
 def _solution(problem: Problem) -> Callable[..., Any]:
