@@ -60,13 +60,13 @@ class CudaStream:
     _CYCLES_PER_US = 1900
 
     def __init__(self) -> None:
-        self._begin: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        self._end: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self._begin: Any = torch.cuda.Event(enable_timing=True)
+        self._end: Any = torch.cuda.Event(enable_timing=True)
 
     def delay(self, microseconds: int) -> None:
         """Enqueue a kernel that spins."""
         if microseconds:
-            torch.cuda._sleep(microseconds * self._CYCLES_PER_US)  # type: ignore[no-untyped-call]
+            torch.cuda._sleep(microseconds * self._CYCLES_PER_US)
 
     def synchronize(self) -> None:
         """Wait for every stream, also for those that the candidate made."""

@@ -88,7 +88,7 @@ def fingerprint(mode: DeviceMode) -> Fingerprint:
         nccl=".".join(
             map(
                 str,
-                torch.cuda.nccl.version(),  # type: ignore[no-untyped-call]
+                torch.cuda.nccl.version(),
             )
         )
         if on_gpu

@@ -1,6 +1,9 @@
-"""Point-to-point of CUDA tensors on gloo, which aborts the process: they travel through host memory.
+"""CUDA tensors on gloo, which ranks that share one GPU have to use because NCCL refuses them.
 
-Needed where ranks share one GPU, which NCCL refuses. Times mean nothing there, so copies and waits do no harm.
+Two faults of gloo (torch 2.11) are kept from the references and from solutions that call the library: sending and
+receiving a CUDA tensor aborts the process, so they travel through host memory; and the host memory behind a collective
+is handed to the next one before the copies out of it are done, so that results hold the next call's data, which is why
+collectives end with a wait. Times mean nothing on a shared GPU, so copies and waits do no harm.
 """
 
 from __future__ import annotations
@@ -13,7 +16,21 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-_NAMES = ("isend", "irecv", "send", "recv")
+_POINT_TO_POINT = ("isend", "irecv", "send", "recv")
+_COLLECTIVES = (
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_reduce",
+    "all_to_all_single",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "scatter",
+)
+
+Operation = Callable[..., Any]
 
 
 def stage_point_to_point(needs_staging: Callable[[torch.Tensor], bool] = lambda tensor: tensor.is_cuda) -> None:
@@ -21,13 +38,22 @@ def stage_point_to_point(needs_staging: Callable[[torch.Tensor], bool] = lambda 
 
     `batch_isend_irecv` is served as well: it calls the operations by their names in the same module.
     """
-    for name in _NAMES:
-        staged = _staged(getattr(c10d, name), needs_staging)
+    _replace(_POINT_TO_POINT, lambda operation: _staged(operation, needs_staging))
+
+
+def finish_collectives(wait: Callable[[], None] = lambda: torch.cuda.current_stream().synchronize()) -> None:
+    """From now on, in this process, the host waits after each collective until its result is there."""
+    _replace(_COLLECTIVES, lambda operation: _finished(operation, wait))
+
+
+def _replace(names: tuple[str, ...], change: Callable[[Operation], Operation]) -> None:
+    for name in names:
+        changed = change(getattr(c10d, name))
         for module in (c10d, dist):
-            setattr(module, name, staged)
+            setattr(module, name, changed)
 
 
-def _staged(operation: Callable[..., Any], needs_staging: Callable[[torch.Tensor], bool]) -> Callable[..., Any]:
+def _staged(operation: Operation, needs_staging: Callable[[torch.Tensor], bool]) -> Operation:
     receives, waits = "recv" in operation.__name__, not operation.__name__.startswith("i")
 
     @functools.wraps(operation)
@@ -37,31 +63,44 @@ def _staged(operation: Callable[..., Any], needs_staging: Callable[[torch.Tensor
         # The copy to the host waits for what the stream has yet to write.
         host = tensor.to("cpu", copy=True, memory_format=torch.contiguous_format)
         made = operation(host, *arguments, **options)
+        arrive = functools.partial(tensor.copy_, host) if receives else _nothing
         if waits:
-            if receives:
-                tensor.copy_(host)
+            arrive()
             return made
-        return _StagedWork(made, host, tensor if receives else None)
+        return _Work(made, arrive)
 
     return call
 
 
-class _StagedWork:
-    """A transfer under way; what it receives arrives at its place with `wait`."""
+def _finished(operation: Operation, wait: Callable[[], None]) -> Operation:
+    @functools.wraps(operation)
+    def call(*arguments: Any, **options: Any) -> Any:
+        work = operation(*arguments, **options)
+        if work is not None:
+            return _Work(work, wait)
+        wait()
+        return None
 
-    def __init__(self, work: Any, host: torch.Tensor, target: torch.Tensor | None) -> None:
+    return call
+
+
+class _Work:
+    """A transfer under way, with something to do once it is done."""
+
+    def __init__(self, work: Any, then: Callable[[], Any]) -> None:
         self._work = work
-        self._host = host
-        self._target = target
+        self._then = then
 
     def wait(self, *arguments: Any) -> Any:
         """Wait until the transfer is done."""
         done = self._work.wait(*arguments)
-        if self._target is not None:
-            self._target.copy_(self._host)
-            self._target = None
+        self._then()
+        self._then = _nothing
         return done
 
-    def is_completed(self) -> bool:
-        """Whether `wait` would return at once."""
-        return bool(self._work.is_completed())
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)
+
+
+def _nothing() -> None:
+    pass

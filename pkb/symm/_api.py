@@ -152,4 +152,4 @@ def _place(device: torch.device | str | int | None) -> torch.device:
 
 
 def _default_device_type() -> str:
-    return "cuda" if torch.cuda.is_initialized() else "cpu"  # type: ignore[no-untyped-call]
+    return "cuda" if torch.cuda.is_initialized() else "cpu"

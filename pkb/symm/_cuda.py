@@ -71,7 +71,7 @@ def allocate(num_bytes: int, device: torch.device) -> torch.Tensor:
             " Ask for less, or keep buffers instead of making new ones."
         ) from error
     storage = raw.untyped_storage()
-    reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+    reference = StorageWeakRef(storage)
     _allocations[storage.data_ptr()] = Allocation(size_bytes, reference)
     return raw
 
@@ -84,7 +84,7 @@ def find(tensor: torch.Tensor) -> Allocation | None:
 
 def _forget_freed() -> None:
     for address, allocation in list(_allocations.items()):
-        if allocation.storage.expired():  # type: ignore[no-untyped-call]
+        if allocation.storage.expired():
             del _allocations[address]
 
 

@@ -1,4 +1,4 @@
-"""Point-to-point through host memory, with every tensor taken for one that needs it."""
+"""What is done for CUDA tensors on gloo, done to CPU tensors."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from pathlib import Path
 
 import pytest
 
-# What is sent and received is not contiguous.
 RANK = """
 import sys
 
 import torch
 import torch.distributed as dist
 
-from pkb.launch.staging import stage_point_to_point
+from pkb.launch.staging import finish_collectives, stage_point_to_point
 
 rank = int(sys.argv[1])
+peer = 1 - rank
 dist.init_process_group("gloo", store=dist.FileStore(sys.argv[2], 2), rank=rank, world_size=2)
+"""
+# What is sent and received is not contiguous.
+EXCHANGE = """
 staged = []
 stage_point_to_point(lambda tensor: staged.append(tensor) is None)
-peer = 1 - rank
 mine = torch.stack([torch.arange(5.0) + rank, torch.zeros(5)], dim=-1)
 theirs = torch.zeros_like(mine)
 {exchange}
@@ -45,13 +47,37 @@ else:
 """
 
 
+COLLECTIVES = """
+waits = []
+finish_collectives(lambda: waits.append(1))
+total = torch.tensor([1.0 + rank])
+dist.all_reduce(total)
+assert len(waits) == 1 and total.item() == 3.0
+both = torch.empty(2)
+work = dist.all_gather_into_tensor(both, torch.tensor([1.0 * rank]), async_op=True)
+assert len(waits) == 1
+work.wait()
+work.wait()
+assert len(waits) == 2 and both.tolist() == [0.0, 1.0]
+assert work.is_completed()
+"""
+
+
 @pytest.mark.parametrize("exchange", [BATCH, BLOCKING], ids=["batch", "blocking"])
 def test_staged_tensors_arrive(tmp_path: Path, exchange: str) -> None:
-    path = tmp_path / "rank.py"
-    path.write_text(RANK.replace("{exchange}", exchange))
+    run_on_two_ranks(tmp_path, RANK + EXCHANGE.replace("{exchange}", exchange))
+
+
+def test_collectives_end_with_a_wait(tmp_path: Path) -> None:
+    run_on_two_ranks(tmp_path, RANK + COLLECTIVES)
+
+
+def run_on_two_ranks(folder: Path, source: str) -> None:
+    path = folder / "rank.py"
+    path.write_text(source)
     command = [sys.executable, str(path)]
     ranks = [
-        subprocess.Popen([*command, str(rank), str(tmp_path / "store")], stderr=subprocess.PIPE, text=True)
+        subprocess.Popen([*command, str(rank), str(folder / "store")], stderr=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
     for rank in ranks:

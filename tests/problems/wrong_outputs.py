@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -44,6 +45,7 @@ def wrong_outputs(trial: Trial) -> Iterator[tuple[str, Outputs]]:
     yield from _not_computed(trial)
     yield from _communication_left_out(trial)
     yield from _one_element(trial)
+    yield from _one_row(trial)
     yield from _wrong_form(trial)
     yield from _low_precision(trial)
 
@@ -57,6 +59,7 @@ def near_misses(trial: Trial) -> Iterator[tuple[str, Outputs]]:
 def _not_computed(trial: Trial) -> Iterator[tuple[str, Outputs]]:
     right = right_outputs(trial)
     yield "zeros", _map_tensors(right, torch.zeros_like)
+    yield "mean of the output", _map_tensors(right, _mean)
     yield "another draw's answer", right_outputs(trial.another())
     num_arguments = min(len(arguments) for arguments in inputs_of(trial))
     for i in range(num_arguments):
@@ -98,6 +101,17 @@ def _one_element(trial: Trial) -> Iterator[tuple[str, Outputs]]:
             outputs = right_outputs(trial)
             outputs[rank] = _change_last_tensor(outputs[rank], want, change)
             yield f"{name} on rank {rank}", outputs
+
+
+def _one_row(trial: Trial) -> Iterator[tuple[str, Outputs]]:
+    """Rows at the edges of what would be the first and the last rank's shard, unwritten."""
+    world_size = trial.case.world_size
+    for rank in {0, world_size - 1}:
+        for name, place in (("first", lambda rows: max(rows // world_size, 1) - 1), ("last", lambda rows: rows - 1)):
+            outputs = right_outputs(trial)
+            change = functools.partial(_clear_row, place=place)
+            outputs[rank] = _change_last_tensor(outputs[rank], expected_of(trial)[rank], change)
+            yield f"row at the edge of the {name} shard unwritten on rank {rank}", outputs
 
 
 def _wrong_form(trial: Trial) -> Iterator[tuple[str, Outputs]]:
@@ -253,6 +267,19 @@ def _off(tensor: torch.Tensor) -> None:
         last += float(rms) if rms > 0 else 1.0
     else:
         last += 1
+
+
+def _clear_row(tensor: torch.Tensor, place: Callable[[int], int]) -> None:
+    if tensor.dim() >= 2 and is_number(tensor):
+        tensor[place(len(tensor))] = 0.0
+
+
+def _mean(tensor: torch.Tensor) -> torch.Tensor:
+    """Every element the mean of all; whatever holds no numbers stays."""
+    if not is_number(tensor) or tensor.numel() == 0:
+        return tensor
+    wide = tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+    return wide.mean().to(tensor.dtype).expand_as(tensor)
 
 
 def _other_dtype(tensor: torch.Tensor) -> torch.Tensor:
