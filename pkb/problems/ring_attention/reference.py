@@ -1,0 +1,78 @@
+"""Attention with the sequence cut over ranks, keys and values travelling round.
+
+Each rank of the group (W ranks, in group order) holds `q`, `k` and `v`, contiguous [B, S, h, D] of one shape and dtype,
+equal on all ranks: a block of the sequence, rank s positions s S to (s+1) S - 1 of W S. Rank r returns the attention
+output of its queries, [B, S, h, D] in the dtype of q: for every batch element and head, out = softmax(scale q K^T) V,
+where K and V hold the positions of all ranks. scale is `softmax_scale`, or D^-1/2 if that is None. If `causal`, a query
+attends only to its own position and those before it in the whole sequence. Scores may be in the hundreds. Softmax and
+sums are in float32; partial results may be rounded to the dtype of q. `group` None is the default group. The result is
+a new tensor. All inputs stay as they were.
+"""
+
+import torch
+import torch.distributed as dist
+
+
+def solution(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    group: dist.ProcessGroup | None = None,
+) -> torch.Tensor:
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    rank, world_size = dist.get_rank(group), dist.get_world_size(group)
+    # Under the mask blocks of later ranks are not needed, so none travels from the last rank to the first.
+    num_blocks = rank + 1 if causal else world_size
+    out, total = q, q
+    for step in range(num_blocks):
+        receives = step + 1 < num_blocks
+        sends = rank + 1 < world_size if causal else receives
+        (next_k, next_v), works = _pass_on((k, v), sends, receives, group)
+        block, block_total = _attend(q, k, v, scale, causal and step == 0)
+        if step == 0:
+            out, total = block, block_total
+        else:
+            out = torch.lerp(out.float(), block.float(), torch.sigmoid(block_total - total)[..., None])
+            total = torch.logaddexp(total, block_total)
+        for work in works:
+            work.wait()
+        k, v = next_k, next_v
+    return out.to(q.dtype).transpose(1, 2).contiguous()
+
+
+def _pass_on(
+    held: tuple[torch.Tensor, ...], sends: bool, receives: bool, group: dist.ProcessGroup | None
+) -> tuple[tuple[torch.Tensor, ...], list[dist.Work]]:
+    """Start sending to the next rank and receiving from the previous one: what will arrive, and what to wait for."""
+    rank, world_size = dist.get_rank(group), dist.get_world_size(group)
+    arriving = tuple(torch.empty_like(tensor) for tensor in held) if receives else held
+    operations = []
+    if sends:
+        peer = (rank + 1) % world_size
+        operations += [dist.P2POp(dist.isend, tensor, group=group, group_peer=peer) for tensor in held]
+    if receives:
+        peer = (rank - 1) % world_size
+        operations += [dist.P2POp(dist.irecv, tensor, group=group, group_peer=peer) for tensor in arriving]
+    return arriving, dist.batch_isend_irecv(operations) if operations else []
+
+
+def _attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention to one block: output [B, h, S, D] and log-sum-exp of the scores [B, h, S]."""
+    q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
+    # The fused kernels by name: scaled_dot_product_attention does not return the log-sum-exp.
+    if q.is_cuda and q.dtype == torch.float32:
+        fused = torch.ops.aten._scaled_dot_product_efficient_attention
+        out, total = fused(q, k, v, None, True, 0.0, causal, scale=scale)[:2]
+        return out, total[..., : q.shape[2]]
+    if q.is_cuda:
+        out, total = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, scale=scale)[:2]
+        return out, total
+    scores = (q.float() * scale) @ k.float().transpose(2, 3)
+    if causal:
+        scores.masked_fill_(torch.ones(scores.shape[2:], dtype=torch.bool, device=q.device).triu_(1), -torch.inf)
+    total = scores.logsumexp(dim=-1)
+    return scores.sub_(total[..., None]).exp_() @ v.float(), total
