@@ -9,14 +9,17 @@ PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --cons
 demo: .venv/.run
 	.venv/bin/python examples/demo.py
 
+# The tests of problems share cores; the others measure and count processes, and are alone.
 test: .venv/.dev
-	.venv/bin/python -m pytest
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest tests/problems --numprocesses auto --dist loadgroup
+	.venv/bin/python -m pytest --ignore tests/problems
 
 check: .venv/.dev
 	scripts/check
 
 slow: .venv/.dev
-	.venv/bin/python -m pytest -m slow
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest tests/problems -m slow --numprocesses auto --dist loadgroup
+	.venv/bin/python -m pytest --ignore tests/problems -m slow
 
 clean:
 	rm -rf .venv

@@ -29,13 +29,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With --problem: without the tests that are about none in particular, and in the order of writing."""
+    for item in items:
+        if group := _group_of(item):
+            item.add_marker(pytest.mark.xdist_group(group))
     if not config.getoption("--problem"):
         return
-    wanted = [item for item in items if _is_about_a_problem(item)]
-    config.hook.pytest_deselected(items=[item for item in items if not _is_about_a_problem(item)])
-    items[:] = sorted(
-        wanted, key=lambda item: _FIRST.index(item.path.stem) if item.path.stem in _FIRST else len(_FIRST)
-    )
+    wanted = [item for item in items if _group_of(item)]
+    config.hook.pytest_deselected(items=[item for item in items if not _group_of(item)])
+    order = {name: place for place, name in enumerate(_FIRST)}
+    items[:] = sorted(wanted, key=lambda item: order.get(item.path.stem, len(order)))
 
 
 @pytest.fixture(scope="session")
@@ -72,6 +74,13 @@ def _param(case: Case) -> Any:
     return pytest.param(case, marks=[pytest.mark.slow] if case.is_slow else [], id=str(case))
 
 
-def _is_about_a_problem(item: pytest.Item) -> bool:
-    names = {"case", "input_case", "peer_case", "problem_id", "problem"}
-    return bool(names & set((getattr(item, "callspec", None) and item.callspec.params) or ()))  # type: ignore[attr-defined]
+def _group_of(item: pytest.Item) -> str:
+    """What tests of one problem on as many ranks have in common: they share inputs and answers, so one process runs
+    them where tests are distributed. Empty for a test that is about no problem in particular.
+    """
+    values = getattr(getattr(item, "callspec", None), "params", {})
+    cases = [values[name] for name in ("case", "input_case", "peer_case") if name in values]
+    if cases:
+        return f"{cases[0].problem_id}-w{cases[0].world_size}"
+    problems = [getattr(values[name], "id", values[name]) for name in ("problem_id", "problem") if name in values]
+    return f"{problems[0]}-w1" if problems else ""

@@ -14,10 +14,10 @@ import torch
 
 from pkb.problems._check import exact
 from pkb.problems._draw import Draw
+from pkb.problems._feature_exchange import by_rank, cut, draw_counts, draw_ids, mean_rows, peers_of
 from pkb.problems._spec import Cost, Dtype, Group, Problem, Size, dtype_bytes
 
-# Rank r has `seeds` + r * `more` rows of features of shape `row`. `most` and `largest` bound the rows of a pair;
-# without them `rows` is what a rank sends in the mean: where `uniform`, in every fourth draw to all ranks alike.
+# Rank r has `seeds` + r * `more` rows of features of shape `row`.
 PROBLEM = Problem(
     number=65,
     group="graph",
@@ -36,13 +36,11 @@ PROBLEM = Problem(
 
 def inputs(size: Size, draw: Draw) -> tuple[Any, ...]:
     world_size, rank = draw.world_size, draw.rank
-    table = (_small_counts(size, draw) if "most" in size else _mean_counts(size, draw)).tolist()
-    peers = [(rank + j) % world_size for j in range(world_size)]
-    counts_sent, counts_received = [table[p][rank] for p in peers], [table[rank][p] for p in peers]
+    counts_sent, counts_received = draw_counts(size, draw)
     num_seeds = size["seeds"] + rank * size["more"]
     features = (draw.normal(num_seeds, *size["row"]).float() + 10 * rank).to(draw.dtype)
-    place = draw.uniform(0.0, 1.0, sum(counts_received)).double().square() * num_seeds
-    arguments = (features, place.long(), counts_sent, counts_received)
+    ids = draw_ids(draw, sum(counts_received), num_seeds)
+    arguments = (features, ids, counts_sent, counts_received)
     if draw.index % 3 == 0:
         return arguments
     return (*arguments, Group.whole(world_size) if draw.index % 3 == 1 else None)
@@ -51,17 +49,13 @@ def inputs(size: Size, draw: Draw) -> tuple[Any, ...]:
 def oracle(inputs_of_all_ranks: list[tuple[Any, ...]], world_size: int) -> list[torch.Tensor]:
     pieces = [_pieces(arguments) for arguments in inputs_of_all_ranks]
     # On peer p, rank r is relative entry (r - p) mod W.
-    return [torch.cat([pieces[p][(r - p) % world_size] for p in _from(r, world_size)]) for r in range(world_size)]
+    return [torch.cat([pieces[p][(r - p) % world_size] for p in peers_of(r, world_size)]) for r in range(world_size)]
 
 
 def cost(size: Size, world_size: int, dtype: Dtype) -> Cost:
     # With counts alike for all pairs, as many rows come as go, all but the own piece over the link. Rows are read
     # once and written once, ids (8 bytes) read.
-    if "most" in size:
-        num_pairs = world_size**2
-        rows = ((num_pairs - 1) * 0.7 * size["most"] / 2 + size["largest"]) / world_size
-    else:
-        rows = float(size["rows"])
+    rows = mean_rows(size, world_size)
     row_bytes = prod(size["row"]) * dtype_bytes(dtype)
     return Cost(
         link_bytes=rows * (world_size - 1) / world_size * row_bytes,
@@ -82,7 +76,7 @@ def near_misses(expected: list[Any], inputs_of_all_ranks: list[tuple[Any, ...]])
     own = [[torch.zeros_like(b) if j == 0 else b for j, b in enumerate(piece)] for piece in pieces]
     yield (
         "own piece not written",
-        [torch.cat([own[p][(r - p) % world_size] for p in _from(r, world_size)]) for r in ranks],
+        [torch.cat([own[p][(r - p) % world_size] for p in peers_of(r, world_size)]) for r in ranks],
     )
     if world_size == 1:
         return
@@ -90,25 +84,20 @@ def near_misses(expected: list[Any], inputs_of_all_ranks: list[tuple[Any, ...]])
     if world_size > 2:
         turned = [torch.cat([pieces[(r - j) % world_size][j] for j in ranks]) for r in ranks]
         yield "pieces in the order of ranks backwards", turned
-    yield "piece j sent to rank j", [torch.cat([pieces[p][r] for p in _from(r, world_size)]) for r in ranks]
+    yield "piece j sent to rank j", [torch.cat([pieces[p][r] for p in peers_of(r, world_size)]) for r in ranks]
     # Sizes are right, but the sender looks for the piece where it would lie in the order of ranks.
     yield (
         "pieces cut in the order of ranks",
-        [torch.cat([_cut_by_rank(inputs_of_all_ranks[p], p, r) for p in _from(r, world_size)]) for r in ranks],
+        [torch.cat([_cut_by_rank(inputs_of_all_ranks[p], p, r) for p in peers_of(r, world_size)]) for r in ranks],
     )
     confused = [(f, i, received, sent) for f, i, sent, received, *_ in inputs_of_all_ranks]
     yield (
         "counts_sent and counts_received confused",
         [
-            torch.cat([_cut(_rows(confused[p]), confused[p][3], (r - p) % world_size) for p in _from(r, world_size)])
+            torch.cat([cut(_rows(confused[p]), confused[p][3], (r - p) % world_size) for p in peers_of(r, world_size)])
             for r in ranks
         ],
     )
-
-
-def _from(rank: int, world_size: int) -> list[int]:
-    """Peers in relative order."""
-    return [(rank + j) % world_size for j in range(world_size)]
 
 
 def _rows(arguments: tuple[Any, ...]) -> torch.Tensor:
@@ -124,38 +113,5 @@ def _pieces(arguments: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
     return tuple(rows[end - n : end] for end, n in zip(ends, arguments[3], strict=True))
 
 
-def _cut(rows: torch.Tensor, counts: list[int], j: int) -> torch.Tensor:
-    """Piece j, of rows from the beginning again after the end."""
-    return rows.roll(-sum(counts[:j]), dims=0)[: counts[j]]
-
-
 def _cut_by_rank(arguments: tuple[Any, ...], sender: int, receiver: int) -> torch.Tensor:
-    counts = arguments[3]
-    by_rank = counts[len(counts) - sender :] + counts[: len(counts) - sender]
-    return _cut(_rows(arguments), by_rank, receiver)
-
-
-def _small_counts(size: Size, draw: Draw) -> torch.Tensor:
-    """Table of rows [sender, receiver]: 30 % of the pairs without rows, one with very many."""
-    world_size, index = draw.world_size, draw.index
-    counts = draw.shared_integers(0, size["most"] + 1, world_size, world_size)
-    counts[draw.shared_uniform(0.0, 1.0, world_size, world_size) < 0.3] = 0
-    counts[index % world_size, (index + index // 2 + 1) % world_size] = size["largest"]
-    return counts
-
-
-def _mean_counts(size: Size, draw: Draw) -> torch.Tensor:
-    """Table of rows [sender, receiver] with a fixed sum: uniform, or one pair with three times the mean."""
-    world_size, index = draw.world_size, draw.index
-    mean = int(size["rows"]) // world_size
-    if world_size == 1 or (size["uniform"] and index % 4 == 0):
-        return torch.full((world_size, world_size), mean, device=draw.device)
-    weights = draw.shared_uniform(0.5, 1.5, world_size, world_size).double()
-    weights[draw.shared_uniform(0.0, 1.0, world_size, world_size) < 0.3] = 0
-    largest = (index % world_size, (index + index // 2 + 1) % world_size)
-    weights[largest] = 0
-    total = mean * world_size**2
-    counts = ((total - 3 * mean) * weights / weights.sum().clamp_min(1e-9)).long()
-    # What rounding leaves over goes to the largest pair, so that the sum is the same in all draws.
-    counts[largest] = total - counts.sum()
-    return counts
+    return cut(_rows(arguments), by_rank(arguments[3], sender), receiver)
