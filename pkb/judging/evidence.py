@@ -166,12 +166,13 @@ class Output:
         return self.marks.numel()
 
     def shown(self, values: torch.Tensor, place: int) -> str:
-        """The value of an element, for messages."""
+        """The value of an element, for messages: with as many digits as tell neighbors apart."""
+        digits = 9 if self.got.element_size() >= 4 else 6
         if self.is_complex:
             real, imag = (float(v) for v in values.reshape(-1, 2)[place])
-            return f"{real:.6g}{imag:+.6g}j"
+            return f"{real:.{digits}g}{imag:+.{digits}g}j"
         value = values.flatten()[place].item()
-        return f"{value:.6g}" if isinstance(value, float) else str(value)
+        return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
 
     def near(self, values: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         """Which sampled values are the other's, up to rounding."""

@@ -274,7 +274,8 @@ def _union(
             return None
         answer = hypothesis.answer(scene, evidence.rank)
         match = None if answer is None else evidence.match(answer)
-        if match is None:
+        # An answer that is the expected one where others are wrong by an ulp explains nothing.
+        if match is None or match.residual > hypothesis.residual:
             continue
         hits = match.hits if covered is None else match.hits & ~covered
         covered = match.hits if covered is None else covered | match.hits

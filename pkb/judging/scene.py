@@ -11,7 +11,7 @@ import torch
 
 from pkb.judging.evidence import Answer, flatten
 from pkb.problems._spec import Judgeside
-from pkb.problems._tree import map_tensors, tensors
+from pkb.problems._tree import flat_bytes, map_tensors, tensors
 
 MAX_ORACLE_CALLS = 128
 MAX_SECONDS = 10.0
@@ -141,7 +141,7 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Equal in every byte; unlike torch.equal this works in every dtype."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
-    return torch.equal(*(t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b)))
+    return torch.equal(flat_bytes(a), flat_bytes(b))
 
 
 def _shapes(leaves: list[list[torch.Tensor]]) -> list[list[tuple[torch.Size, torch.dtype]]]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from pkb.problems._expected import Foreign, Outcome
+from pkb.problems._tree import flat_bytes
 
 _PREFIX = struct.Struct("<4sIQ")
 _MAGIC = b"PKB1"
@@ -190,10 +191,9 @@ def _foreign(text: str) -> Header:
 
 def raw_bytes(tensor: torch.Tensor) -> memoryview:
     """The bytes of a CPU tensor in row-major order."""
-    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    if flat.numel() == 0:
+    if tensor.numel() == 0:
         return memoryview(b"")
-    return flat.view(torch.uint8).numpy().data
+    return flat_bytes(tensor.detach().resolve_conj().resolve_neg()).numpy().data
 
 
 def rebuild(description: Header, payload: bytearray, offset: int = 0, device: str = "cpu") -> tuple[Any, int]:

@@ -63,6 +63,13 @@ def fresh_containers(value: Any) -> Any:
     return value
 
 
+def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes in row-major order, uint8; no copy of a contiguous tensor."""
+    flat = tensor.contiguous().reshape(-1)
+    # A single element may have any stride, and a view of bytes wants 1.
+    return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)
+
+
 def same_bits(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Whether two tensors of one shape and dtype have the same bits; a scalar on their device."""
     if left.dtype.is_complex:

@@ -83,7 +83,7 @@ def test_show_source_prints_the_reference_byte_for_byte() -> None:
     [
         (["show", "nothing_like_it"], "no problem 'nothing_like_it'"),
         (["show", "all"], "stands for several problems"),
-        (["list", "--group", "gem"], "no problem has group 'gem'. There are group: collective"),
+        (["list", "--group", "gem"], "no problem has group 'gem'. There are group: "),
         (["judge", "missing.py", "--problem", "1"], "missing.py: no such file"),
         (["judge", "docs", "--problem", "1"], "is a directory without solution.py"),
         (["judge", "README.md", "--problem", "1"], "expected a Python file"),

@@ -169,6 +169,13 @@ def test_every_dtype_comes_back_bit_by_bit(dtype: torch.dtype) -> None:
     assert bytes(wire.raw_bytes(got)) == bytes(wire.raw_bytes(sent))
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.uint8, torch.complex64], ids=str)
+def test_a_single_element_may_have_any_stride(dtype: torch.dtype) -> None:
+    column = torch.arange(15).to(dtype).view(3, 5)[:, 4]
+    for sent in (column, column[1:2], column[1:2].unsqueeze(0), column[1]):
+        assert torch.equal(round_trip(sent), sent)
+
+
 SPECIAL = torch.tensor([math.nan, math.inf, -math.inf, -0.0, 1.5])
 
 

@@ -17,7 +17,9 @@ import torch.distributed as dist
 def solution(local_tensor: torch.Tensor, block_size: int = 128) -> tuple[torch.Tensor, torch.Tensor]:
     assert local_tensor.shape[-1] % block_size == 0, "the last dimension has to be a multiple of block_size"
     blocks = local_tensor.view(*local_tensor.shape[:-1], -1, block_size)
-    scales = torch.linalg.vector_norm(blocks, float("inf"), dim=-1, dtype=torch.float32) / 448.0
+    largest = torch.linalg.vector_norm(blocks, float("inf"), dim=-1, dtype=torch.float32)
+    # Division by a Python number would be a multiplication by its reciprocal on a GPU.
+    scales = largest / torch.full_like(largest, 448.0)
     divisors = torch.where(scales == 0, 1.0, scales)
     # bf16 over float32 is computed in float32.
     codes = (blocks / divisors.unsqueeze(-1)).to(torch.float8_e4m3fn).view(local_tensor.shape)

@@ -19,7 +19,9 @@ def solution(flat_param_shard: torch.Tensor, amax_history: torch.Tensor) -> tupl
     amax = torch.linalg.vector_norm(flat_param_shard, float("inf"), dtype=torch.float32)
     new_history = torch.cat((amax_history[1:], amax.to(amax_history.dtype).view(1)))
     # One dimension, not none: else quotients of bf16 numbers would be computed in bf16.
-    scale = new_history.float().amax(dim=0, keepdim=True).clamp_min(1e-12) / 448.0
+    largest = new_history.float().amax(dim=0, keepdim=True).clamp_min(1e-12)
+    # Division by a Python number would be a multiplication by its reciprocal on a GPU.
+    scale = largest / torch.full_like(largest, 448.0)
     codes = (flat_param_shard / scale).to(torch.float8_e4m3fn)
     restored = codes.to(flat_param_shard.dtype).mul_(scale)
     if dist.get_world_size() == 1:
