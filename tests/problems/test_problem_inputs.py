@@ -10,7 +10,6 @@ import torch
 from problem_cases import (
     Case,
     Trial,
-    compare_ranks,
     draw_inputs,
     expected_of,
     has_same_bits,
@@ -18,11 +17,8 @@ from problem_cases import (
     inputs_of,
     is_close,
     is_number,
-    judgeside,
     oracle,
     oracle_if_valid,
-    problem_of,
-    right_outputs,
     trials,
     truths,
 )
@@ -34,10 +30,6 @@ from pkb.problems._tree import tensors
 MIN_DEPENDENCE_DRAWS, MAX_DEPENDENCE_DRAWS = 3, 12
 SEVERAL = 8
 """So many elements are not equal by accident; a single small integer may be."""
-
-BASE_HBM_BYTES = 64 * 2**20
-BASE_FLOPS = 4e9
-"""Base sizes above these are left to the machines that have the time."""
 
 
 def test_inputs_repeat_for_the_same_seeds(input_case: Case) -> None:
@@ -112,17 +104,6 @@ def test_answers_depend_on_the_peers(peer_case: Case) -> None:
     # The first stage of a pipeline needs nobody: then others must need it.
     for rank in everyone - set().union(*needed):
         assert _is_needed(first, rank), f"rank {rank} neither needs peers nor is needed"
-
-
-@pytest.mark.slow
-def test_base_can_be_drawn_and_answered(problem_id: str) -> None:
-    problem = problem_of(problem_id)
-    world_size, dtype = max(w for w in problem.world_sizes if w <= 2), problem.dtypes[0]
-    trial = Trial(Case(problem_id, world_size, dtype), "base", index=0)
-    cost = judgeside(problem_id).cost(trial.size, world_size, dtype)
-    if cost.hbm_bytes > BASE_HBM_BYTES or cost.flops > BASE_FLOPS:
-        pytest.skip(f"base is large: {cost}")
-    assert all(found.passed for found in compare_ranks(trial, right_outputs(trial)))
 
 
 def _ranks_that_need_peers(trial: Trial) -> set[int] | None:
