@@ -1,9 +1,6 @@
-"""CUDA tensors on gloo, which ranks that share one GPU have to use because NCCL refuses them.
+"""Point-to-point of CUDA tensors on gloo, which aborts the process: they travel through host memory.
 
-Two faults of gloo (torch 2.11) are kept from the references and from solutions that call the library: sending and
-receiving a CUDA tensor aborts the process, so they travel through host memory; and the host memory behind a collective
-is handed to the next one before the copies out of it are done, so that results hold the next call's data, which is why
-collectives end with a wait. Times mean nothing on a shared GPU, so copies and waits do no harm.
+Needed where ranks share one GPU, which NCCL refuses. Times mean nothing there, so copies and waits do no harm.
 """
 
 from __future__ import annotations
@@ -17,19 +14,6 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 _POINT_TO_POINT = ("isend", "irecv", "send", "recv")
-_COLLECTIVES = (
-    "all_gather",
-    "all_gather_into_tensor",
-    "all_reduce",
-    "all_to_all_single",
-    "broadcast",
-    "gather",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "scatter",
-)
-
 Operation = Callable[..., Any]
 
 
@@ -38,19 +22,10 @@ def stage_point_to_point(needs_staging: Callable[[torch.Tensor], bool] = lambda 
 
     `batch_isend_irecv` is served as well: it calls the operations by their names in the same module.
     """
-    _replace(_POINT_TO_POINT, lambda operation: _staged(operation, needs_staging))
-
-
-def finish_collectives(wait: Callable[[], None] = lambda: torch.cuda.current_stream().synchronize()) -> None:
-    """From now on, in this process, the host waits after each collective until its result is there."""
-    _replace(_COLLECTIVES, lambda operation: _finished(operation, wait))
-
-
-def _replace(names: tuple[str, ...], change: Callable[[Operation], Operation]) -> None:
-    for name in names:
-        changed = change(getattr(c10d, name))
+    for name in _POINT_TO_POINT:
+        staged = _staged(getattr(c10d, name), needs_staging)
         for module in (c10d, dist):
-            setattr(module, name, changed)
+            setattr(module, name, staged)
 
 
 def _staged(operation: Operation, needs_staging: Callable[[torch.Tensor], bool]) -> Operation:
@@ -68,18 +43,6 @@ def _staged(operation: Operation, needs_staging: Callable[[torch.Tensor], bool])
             arrive()
             return made
         return _Work(made, arrive)
-
-    return call
-
-
-def _finished(operation: Operation, wait: Callable[[], None]) -> Operation:
-    @functools.wraps(operation)
-    def call(*arguments: Any, **options: Any) -> Any:
-        work = operation(*arguments, **options)
-        if work is not None:
-            return _Work(work, wait)
-        wait()
-        return None
 
     return call
 

@@ -43,7 +43,7 @@ from pkb.launch.plan import (
     TimeBlock,
 )
 from pkb.launch.progress import ProgressPage, State
-from pkb.launch.staging import finish_collectives, stage_point_to_point
+from pkb.launch.staging import stage_point_to_point
 from pkb.problems._draw import DrawSeeds, make_draw
 from pkb.problems._find import read_problem
 from pkb.problems._spec import Group
@@ -133,7 +133,6 @@ class _Rank:
         )
         if command.mode is DeviceMode.SHARED_GPU:
             stage_point_to_point()
-            finish_collectives()
         self._answer(Done(done="setup"))
 
     def _prepare(self, command: Prepare) -> None:

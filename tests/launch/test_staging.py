@@ -14,7 +14,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from pkb.launch.staging import finish_collectives, stage_point_to_point
+from pkb.launch.staging import stage_point_to_point
 
 rank = int(sys.argv[1])
 peer = 1 - rank
@@ -47,29 +47,9 @@ else:
 """
 
 
-COLLECTIVES = """
-waits = []
-finish_collectives(lambda: waits.append(1))
-total = torch.tensor([1.0 + rank])
-dist.all_reduce(total)
-assert len(waits) == 1 and total.item() == 3.0
-both = torch.empty(2)
-work = dist.all_gather_into_tensor(both, torch.tensor([1.0 * rank]), async_op=True)
-assert len(waits) == 1
-work.wait()
-work.wait()
-assert len(waits) == 2 and both.tolist() == [0.0, 1.0]
-assert work.is_completed()
-"""
-
-
 @pytest.mark.parametrize("exchange", [BATCH, BLOCKING], ids=["batch", "blocking"])
 def test_staged_tensors_arrive(tmp_path: Path, exchange: str) -> None:
     run_on_two_ranks(tmp_path, RANK + EXCHANGE.replace("{exchange}", exchange))
-
-
-def test_collectives_end_with_a_wait(tmp_path: Path) -> None:
-    run_on_two_ranks(tmp_path, RANK + COLLECTIVES)
 
 
 def run_on_two_ranks(folder: Path, source: str) -> None:
