@@ -161,8 +161,9 @@ DRIVER = """
 import signal
 import sys
 from pathlib import Path
-# Who starts tests in the background has it ignored, and that is inherited.
+# Who starts tests in the background, or under nohup, has these ignored, and that is inherited.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 sys.path[:0] = {paths!r}
 from rank_runs import calls, loaded
 from pkb.launch.ranks import Nursery, RankSet, Layout
