@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from pkb.judging.roofline import speed_of_light
+from pkb.judging.roofline import SpeedOfLight, speed_of_light
 from pkb.launch.hardware import PROFILES
 from pkb.problems._find import get_problem
-from pkb.problems._footprint import footprint
-from pkb.problems._spec import Dtype, Problem
-from pkb.records.errors import UsageError
+from pkb.problems._spec import Cost, Dtype
+
+if TYPE_CHECKING:
+    from pkb.problems._footprint import Footprint
 
 
 @click.command("show")
@@ -34,11 +36,7 @@ def command(problem_id: str, world_size: int, dtype: Dtype | None, gpu: str, sou
         click.echo(problem.reference_path.read_text(encoding="utf-8"), nl=False)
         return
     dtype = dtype or problem.dtypes[0]
-    if dtype not in problem.dtypes:
-        raise UsageError(f"{problem.id} is judged in {', '.join(problem.dtypes)} only, asked for {dtype}. Use --dtype.")
-    if world_size not in problem.world_sizes:
-        allowed = ", ".join(map(str, problem.world_sizes))
-        raise UsageError(f"{problem.id} runs on {allowed} ranks, asked for {world_size}. Use --world-size.")
+    problem.require(world_size, dtype)
     click.echo(f"{problem.number} {problem.id}  [{problem.group}, {problem.parallelism}]")
     click.echo(f"origin: {problem.origin}")
     click.echo(f"world sizes: {', '.join(map(str, problem.world_sizes))}")
@@ -51,16 +49,17 @@ def command(problem_id: str, world_size: int, dtype: Dtype | None, gpu: str, sou
         f"sizes, on {world_size} ranks in {dtype}: memory of a rank's arguments, least work of a rank for one call,"
         f" and its speed-of-light time on {gpu} GPUs with what bounds it"
     )
+    # Only here: what draws tensors imports torch, which takes longer than all the rest and is not needed for a source.
+    footprint = importlib.import_module("pkb.problems._footprint").footprint
+    code = problem.load()
     for name, size in problem.sizes.items():
         click.echo(f"  {name}: {_dimensions(size)}")
-        click.echo(f"    {_needs(problem, name, world_size, dtype, gpu)}")
+        memory = footprint(problem, code, name, world_size, dtype)
+        cost = code.cost(size, world_size, dtype)
+        click.echo(f"    {_needs(memory, cost, speed_of_light(cost, dtype, PROFILES[gpu]))}")
 
 
-def _needs(problem: Problem, size_name: str, world_size: int, dtype: Dtype, gpu: str) -> str:
-    code = problem.load()
-    cost = code.cost(problem.sizes[size_name], world_size, dtype)
-    light = speed_of_light(cost, dtype, PROFILES[gpu])
-    memory = footprint(problem, code, size_name, world_size, dtype)
+def _needs(memory: Footprint, cost: Cost, light: SpeedOfLight) -> str:
     about = "" if memory.is_exact else "about "
     return (
         f"memory {about}{_bytes(memory.num_bytes)}, link {_bytes(cost.link_bytes)}, HBM {_bytes(cost.hbm_bytes)},"

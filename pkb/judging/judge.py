@@ -132,12 +132,7 @@ class Judge:
     def _plan(self, problem: Problem, code: Judgeside, *, timed: bool) -> Schedule:
         """The schedule, once it is known that problem and machine can run it."""
         world_size = self.config.world_size
-        if world_size not in problem.world_sizes:
-            allowed = ", ".join(map(str, problem.world_sizes))
-            raise UsageError(f"{problem.id} runs on {allowed} ranks, asked for {world_size}. Use --world-size.")
-        if self.config.dtype not in problem.dtypes:
-            allowed = ", ".join(problem.dtypes)
-            raise UsageError(f"{problem.id} is judged in {allowed} only, asked for {self.config.dtype}. Use --dtype.")
+        problem.require(world_size, self.config.dtype)
         schedule = make_schedule(problem, code, self.config, timed=timed)
         sharing = 1 if self.mode is DeviceMode.CUDA else world_size
         # The baseline is alive beside the candidate; it holds the timed draws only, so this errs to the safe side.

@@ -80,6 +80,19 @@ class Problem:
             raise UsageError(f"{self.id} has no size {name!r}; it has {', '.join(self.sizes)}.")
         return found
 
+    def require(self, world_size: int, dtype: Dtype) -> None:
+        """Make sure that so many ranks can solve the problem in a dtype.
+
+        Raises:
+            UsageError: they cannot; the message says which can.
+        """
+        if world_size not in self.world_sizes:
+            allowed = ", ".join(map(str, self.world_sizes))
+            raise UsageError(f"{self.id} runs on {allowed} ranks, asked for {world_size}. Use --world-size.")
+        if dtype not in self.dtypes:
+            allowed = ", ".join(self.dtypes)
+            raise UsageError(f"{self.id} is judged in {allowed} only, asked for {dtype}. Use --dtype.")
+
     @property
     def reference_path(self) -> Path:
         """The file that models are shown and that is timed as the baseline."""

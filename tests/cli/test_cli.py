@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
+from commands import ROOT, pkb_command
 
 from pkb.cli import judge as judge_command
 from pkb.cli.main import cli, run
 from pkb.records.errors import HarnessError, UsageError
 from pkb.records.verdict import Verdict
-
-ROOT = Path(__file__).parents[2]
 
 # Every option there is: a new one is a decision, made here first.
 OPTIONS = {
@@ -31,12 +27,6 @@ OPTIONS = {
     "check-problem": ["--slow"],
     "doctor": [],
 }  # fmt: skip
-
-
-def pkb_command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pkb.cli.main", *arguments], capture_output=True, text=True, timeout=120, cwd=ROOT
-    )
 
 
 def test_commands_and_options_are_the_frozen_ones() -> None:

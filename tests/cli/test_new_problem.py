@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commands import ROOT, pkb_command
 
 from pkb.problems._find import read_problem
 from pkb.problems._scaffold import write_scaffold
 from pkb.records.errors import UsageError
-
-ROOT = Path(__file__).parents[2]
-
-
-def pkb_command(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pkb.cli.main", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        cwd=checkout,
-        env={**os.environ, "PYTHONPATH": str(checkout)},
-    )
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +32,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_new_problem_is_told_what_to_write(checkout: Path) -> None:
-    made = pkb_command(checkout, "new-problem", "ring_shift")
+    made = pkb_command("new-problem", "ring_shift", checkout=checkout)
     assert made.returncode == 0, made.stderr
     assert made.stdout.splitlines() == [
         str(checkout / "pkb/problems/ring_shift" / name) for name in ("reference.py", "problem.py")
@@ -67,7 +52,7 @@ def test_a_new_problem_is_told_what_to_write(checkout: Path) -> None:
 
 def next_step(checkout: Path, words: str) -> None:
     """`check-problem` stops at these words."""
-    checked = pkb_command(checkout, "check-problem", "ring_shift")
+    checked = pkb_command("check-problem", "ring_shift", checkout=checkout)
     assert checked.returncode == 1
     assert words in checked.stdout
 
@@ -79,7 +64,7 @@ def fill_in(path: Path, function: str, statement: str) -> None:
 
 
 def test_a_finished_problem_passes(checkout: Path) -> None:
-    checked = pkb_command(checkout, "check-problem", "allgather")
+    checked = pkb_command("check-problem", "allgather", checkout=checkout)
     assert checked.returncode == 0, checked.stdout[-2000:]
 
 
@@ -102,6 +87,6 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 
 def test_an_unknown_problem_is_no_test_run() -> None:
-    done = pkb_command(ROOT, "check-problem", "nowhere")
+    done = pkb_command("check-problem", "nowhere")
     assert done.returncode == 2
     assert "pkb new-problem nowhere" in done.stderr
