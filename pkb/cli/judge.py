@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,24 @@ from pkb.records.solution import Solution
 from pkb.records.verdict import Status, Verdict
 
 
+def _checked_seed(context: click.Context, option: click.Parameter, value: str) -> str:
+    if value and not re.fullmatch("[0-9a-f]{64}", value):
+        raise click.BadParameter(f"expected the 64 hex digits that a verdict shows as its seed, got {value!r}.")
+    return value
+
+
 @click.command("judge")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 @click.option("--problem", "problem_id", required=True, metavar="ID", help="Number, name, or a unique prefix.")
 @judging_options
+@click.option(
+    "--replay",
+    "seed",
+    default="",
+    callback=_checked_seed,
+    metavar="SEED",
+    help="Seed of an earlier verdict: the same draws, delays and order of calls again.",
+)
 @click.option("--build-only", is_flag=True, help="Only screen and compile; without a GPU for sm_90a.")
 @click.option("--json", "as_json", is_flag=True, help="Print verdict records, one JSON object a line.")
 def command(files: tuple[Path, ...], problem_id: str, build_only: bool, as_json: bool, **settings: Any) -> int:

@@ -19,27 +19,16 @@ def judging_options(command: Command) -> Command:
     return command
 
 
-def config_of(
-    *, device: str, world_size: int, size: str, dtype: str, trials: int, rounds: int, deadline: float
-) -> JudgeConfig:
-    """The configuration that the options name."""
-    return JudgeConfig.model_validate(
-        {
-            "device": device,
-            "world_size": world_size,
-            "size": size,
-            "dtype": dtype,
-            "trials": trials,
-            "rounds": rounds,
-            "deadline_s": deadline,
-        }
-    )
+def config_of(**settings: Any) -> JudgeConfig:
+    """The configuration that the options name; all are fields of it, and `deadline` is in seconds."""
+    return JudgeConfig.model_validate({_FIELDS.get(name, name): value for name, value in settings.items()})
 
 
 def _default(name: str) -> Any:
     return JudgeConfig.model_fields[name].default
 
 
+_FIELDS = {"deadline": "deadline_s"}
 _OPTIONS = (
     click.option(
         "--device",
@@ -82,5 +71,12 @@ _OPTIONS = (
         default=_default("deadline_s"),
         show_default=True,
         help="Seconds that a trial or a timed block may take.",
+    ),
+    click.option(
+        "--isolation",
+        type=click.Choice(["auto", "off", "required"]),
+        default=_default("isolation"),
+        show_default=True,
+        help="Run candidates in a sandbox: where the system allows it, never, or not without.",
     ),
 )

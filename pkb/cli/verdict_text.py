@@ -14,6 +14,8 @@ def lines(verdict: Verdict) -> Iterator[str]:
     yield f"{verdict.problem} <- {verdict.solution.name}: {verdict}"
     if verdict.failure is not None:
         yield from _failure(verdict.failure)
+        if verdict.seed:
+            yield f"  the same draws and delays again: --replay {verdict.seed}"
     for size in dict.fromkeys(trial.size for trial in verdict.trials):
         yield f"  {_trials(verdict, size)}"
     for timing in verdict.timings:

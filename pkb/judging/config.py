@@ -31,6 +31,10 @@ class JudgeConfig(Record):
     """Least duration of a block, milliseconds."""
     deadline_s: float = Field(default=30.0, gt=0)
     """Seconds that a trial or a block may take."""
+    isolation: Literal["auto", "off", "required"] = "auto"
+    """Whether ranks run in a sandbox; `auto` where the system allows it, `required` or not at all."""
+    seed: str = Field(default="", pattern="^([0-9a-f]{64})?$")
+    """Seed of an earlier verdict, to replay its draws and delays; empty for a fresh secret."""
     build_deadline_s: float = Field(default=600.0, gt=0)
     """Seconds that importing the candidate, and with it compiling, may take."""
 

@@ -44,6 +44,8 @@ class Draft:
     build_only: bool = False
     library: bool | None = None
     mechanisms: tuple[str, ...] = ()
+    isolation: tuple[str, ...] = ()
+    seed: str = ""
     current_phase: Phase = Phase.SCREEN
     trials: list[Trial] = field(default_factory=list)
     timings: list[Timing] = field(default_factory=list)
@@ -97,6 +99,8 @@ class Draft:
             mechanisms=self.mechanisms,
             notes=tuple(self._notes),
             phase_seconds={name: round(seconds, 3) for name, seconds in self._seconds.items()},
+            isolation=self.isolation,
+            seed=self.seed,
             config_sha256=self.config.sha256,
             fingerprint=fingerprint(self.mode),
         )

@@ -17,6 +17,7 @@ from pkb.judging.schedule import Schedule, make_schedule, rank_bytes
 from pkb.judging.screen import screen
 from pkb.launch.device import free_bytes, num_threads_per_rank, rank_memory_limit, resolve_mode
 from pkb.launch.ranks import Layout, Nursery, RankSet
+from pkb.launch.sandbox import LAYERS
 from pkb.problems._find import get_problem
 from pkb.problems._spec import Judgeside, Problem
 from pkb.records.errors import HarnessError, UsageError
@@ -44,7 +45,7 @@ class Judge:
         """
         self.config = config or JudgeConfig()
         self._listener = listener
-        self._nursery = Nursery()
+        self._nursery = Nursery(sandbox=self.config.isolation != "off")
         self._spare: RankSet | None = None
         self._baseline: BaselineRanks | None = None
         try:
@@ -94,6 +95,7 @@ class Judge:
         try:
             _screen(draft)
             with RankSet(self._nursery, Layout(DeviceMode.CPU, 1, num_threads=1, memory_bytes=0)) as ranks:
+                self._note_isolation(draft)
                 self._load(draft, ranks)
         except Stop as stop:
             return draft.verdict(stop.status, stop.failure)
@@ -108,10 +110,12 @@ class Judge:
             draft.note("shared-gpu: ranks take turns on one GPU, so nothing was timed")
         if schedule.light_trials:
             draft.note(f"one random trial only at {', '.join(schedule.light_trials)}: its data are large")
-        truth = Truth(problem, code, self.config, schedule, secrets.token_bytes(32), self._oracle_device())
+        draft.seed = self.config.seed or secrets.token_hex(32)
+        truth = Truth(problem, code, self.config, schedule, bytes.fromhex(draft.seed), self._oracle_device())
         try:
             _screen(draft)
             with self._take_ranks() as ranks:
+                self._note_isolation(draft)
                 if more:
                     self._spare = RankSet(self._nursery, self._layout())
                 prepare_ranks(ranks, problem, code, self.config, schedule, truth.secret)
@@ -128,6 +132,20 @@ class Judge:
             failure = Failure(phase=draft.current_phase, cause=Cause.HARNESS, detail=str(error))
             return draft.verdict(Status.INVALID, failure)
         return draft.verdict(Status.CORRECT)
+
+    def _note_isolation(self, draft: Draft) -> None:
+        """Write into the draft how well the candidate is kept apart.
+
+        Raises:
+            UsageError: less well than was asked for.
+        """
+        obstacle = self._nursery.obstacle
+        if not obstacle:
+            draft.isolation = LAYERS
+        elif self.config.isolation == "required":
+            raise UsageError(f"--isolation required, but no sandbox can be made here: {obstacle}. See `pkb doctor`.")
+        elif self.config.isolation == "auto":
+            draft.note(f"not isolated from this machine: {obstacle}")
 
     def _plan(self, problem: Problem, code: Judgeside, *, timed: bool) -> Schedule:
         """The schedule, once it is known that problem and machine can run it."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+from pkb.cuda.cache import cache_dir
 from pkb.judging.config import JudgeConfig
 from pkb.judging.schedule import Schedule, max_result_bytes
-from pkb.launch.plan import Build, Load, LoadAnswer
+from pkb.launch.plan import Build, Load, LoadAnswer, Seal
 from pkb.launch.ranks import RankFailure, RankSet
+from pkb.problems._spec import FOLDER as PROBLEMS
 from pkb.problems._spec import Judgeside, Problem
 from pkb.records.errors import HarnessError
 from pkb.records.solution import Solution
@@ -36,9 +41,35 @@ def load_solution(
 
     Raises:
         RankFailure: it cannot be imported or compiled, or does not define what it should.
+        HarnessError: a rank could not close its sandbox.
     """
-    command = Load(path=solution.path, solution_sha256=solution.sha256, num_arguments=num_arguments)
-    first = LoadAnswer.model_validate(ranks.request_one(0, command, deadline_s).header)
-    for rank in range(1, ranks.layout.world_size):
-        ranks.request_one(rank, command, deadline_s)
-    return first.builds
+    command = Load(
+        path=solution.path,
+        solution_sha256=solution.sha256,
+        num_arguments=num_arguments,
+        # A cache for each solution: what one has built another cannot replace, nor read.
+        cache=str(cache_dir("solutions", solution.sha256[:32])),
+        seal=_seal(solution) if ranks.is_sandboxed else None,
+    )
+    answers = []
+    for rank in range(ranks.layout.world_size):
+        try:
+            answers.append(LoadAnswer.model_validate(ranks.request_one(rank, command, deadline_s).header))
+        except RankFailure as failure:
+            if failure.fault is not None and failure.fault.kind == "sandbox":
+                raise HarnessError(f"{failure}. Use --isolation off to judge without a sandbox.") from failure
+            raise
+    return answers[0].builds
+
+
+def _seal(solution: Solution) -> Seal:
+    """Hide what a candidate could copy answers from: problems, results, and other solutions."""
+    package = Path(__file__).resolve().parents[1]
+    checkout = package.parent
+    hidden = [PROBLEMS, package / "_solutions"]
+    if (checkout / "pyproject.toml").is_file():
+        python = Path(sys.prefix).resolve()
+        hidden += [f for f in checkout.iterdir() if f.is_dir() and f != package and not python.is_relative_to(f)]
+    folder = Path(solution.path).parent
+    files = {name: (folder / name).read_bytes().decode("utf-8", "surrogateescape") for name in solution.files}
+    return Seal(hidden=tuple(sorted(map(str, hidden))), files=files)

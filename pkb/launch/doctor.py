@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -51,11 +53,21 @@ def _findings() -> Iterator[FindingOfMachine]:
     if num_gpus >= 2:
         linked = all(torch.cuda.can_device_access_peer(0, i) for i in range(1, num_gpus))
         yield FindingOfMachine("peer access", linked, "GPU 0 reaches all others" if linked else "missing from GPU 0")
+    yield _sandbox()
     yield from _compilers()
     free_shm = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else 0
     yield FindingOfMachine(
         "/dev/shm", free_shm >= _MIN_SHM_BYTES, f"{free_shm / 2**30:.1f} GiB free for symmetric memory of CPU ranks"
     )
+
+
+def _sandbox() -> FindingOfMachine:
+    """Whether candidates can be kept apart from this machine; tried in a process that has no threads yet."""
+    trial = [sys.executable, "-m", "pkb.launch.sandbox"]
+    done = subprocess.run(trial, capture_output=True, text=True, timeout=30)
+    reason = " ".join((done.stdout or done.stderr).split())
+    says = "own files, processes, network and IPC for each candidate" if done.returncode == 0 else reason
+    return FindingOfMachine("sandbox", done.returncode == 0, says)
 
 
 def _compilers() -> Iterator[FindingOfMachine]:

@@ -23,10 +23,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pkb.launch import namespaces, sandbox
 from pkb.launch.processes import children_of
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 _MAX_MESSAGE_BYTES = 256 * 1024
 _REAP_PAUSE_S = 0.0005
 _IO_NONBUFFERED = 2
@@ -34,12 +33,21 @@ NUM_RANK_FDS = 4
 """Descriptors that come with a spawn request: control socket, output pipe, stack file, progress page."""
 
 
-def main(control_fd: int) -> None:
-    """Serve requests until the judge closes the socket."""
+def main(control_fd: int, kept: list[str] | None) -> None:
+    """Serve requests until the judge closes the socket.
+
+    Args:
+        control_fd: the socket.
+        kept: put ranks into a sandbox, where these folders stay visible; None for no sandbox.
+    """
     control = socket.socket(fileno=control_fd)
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    namespaces.adopt_orphans()
+    # Before the import of torch, which starts threads: a process with threads may not change its user namespace.
+    obstacle = "it was not asked for" if kept is None else sandbox.probe()
+    if not obstacle:
+        sandbox.enter()
     _preload()
-    nursery = _Nursery(control)
+    nursery = _Nursery(control, obstacle, sorted({*(kept or ()), *sandbox.folders_of_python()}))
     try:
         nursery.serve()
     finally:
@@ -49,8 +57,13 @@ def main(control_fd: int) -> None:
 class _Nursery:
     """The serving loop's state: which children are ranks, and of which set."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, obstacle: str, kept: list[str]) -> None:
         self._control = control
+        self._obstacle = obstacle
+        """Why ranks are not in a sandbox; empty when they are."""
+        self._kept = kept
+        self._boxes: dict[str, sandbox.RankBox] = {}
+        """The box of each set of ranks, by the set's folder."""
         self._ranks: dict[int, str] = {}
         """Process id of each living rank, and the folder of its set."""
         self._folders: set[str] = set()
@@ -64,7 +77,7 @@ class _Nursery:
         """Handle requests and exits of ranks until the judge is gone."""
         self._selector.register(self._control, selectors.EVENT_READ)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
-        self._reply({"ready": os.getpid()})
+        self._reply({"ready": os.getpid(), "obstacle": self._obstacle})
         while True:
             for key, _ in self._selector.select():
                 if key.fileobj is self._control:
@@ -109,16 +122,25 @@ class _Nursery:
             self._control.send(json.dumps(message).encode())
 
     def _spawn(self, request: dict[str, Any], fds: list[int]) -> int:
-        self._folders.add(request["folder"])
-        pid = os.fork()
+        folder = request["folder"]
+        self._folders.add(folder)
+        box = None
+        if not self._obstacle:
+            if folder not in self._boxes:
+                self._boxes[folder] = sandbox.RankBox(self._kept)
+            box = self._boxes[folder]
+        pid = box.fork() if box else os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
             self._selector.close()
             self._control.close()
             os.close(self._wake_read)
             os.close(self._wake_write)
-            _become_rank(request, fds)
-        self._ranks[pid] = request["folder"]
+            for other in self._boxes.values():
+                if other is not box:
+                    other.close()
+            _become_rank(request, fds, box)
+        self._ranks[pid] = folder
         return pid
 
     def _reap(self) -> None:
@@ -139,10 +161,13 @@ class _Nursery:
         Descendants whose parents are gone have become our own children, whatever session they moved to.
         """
         self._ranks = {pid: theirs for pid, theirs in self._ranks.items() if theirs != folder}
+        box = self._boxes.pop(folder, None)
+        if box is not None:
+            box.end()
         num_quiet = 0
         # A list may miss a process whose parent ends while it is made, so it has to be empty twice.
         while num_quiet < 2:
-            doomed = children_of(os.getpid()) - set(self._ranks)
+            doomed = children_of(os.getpid()) - set(self._ranks) - {box.pid for box in self._boxes.values()}
             for pid in doomed:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -165,13 +190,13 @@ def remove_folder(folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _become_rank(request: dict[str, Any], fds: list[int]) -> NoReturn:
+def _become_rank(request: dict[str, Any], fds: list[int], box: sandbox.RankBox | None) -> NoReturn:
     """Turn this fork into a rank process; never returns."""
     code = 70
     try:
         control_fd, output_fd, stack_fd, progress_fd = fds
         os.setsid()
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        namespaces.end_with_parent(signal.SIGKILL)
         for number in (signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         null_fd = os.open(os.devnull, os.O_RDONLY)
@@ -182,7 +207,9 @@ def _become_rank(request: dict[str, Any], fds: list[int]) -> NoReturn:
         os.close(null_fd)
         _unbuffer_stdout_of_c()
         os.environ.update(request["environment"])
-        os.chdir(request["folder"])
+        if box is not None:
+            box.move_in()
+        os.chdir(request["folder"] if box is None else sandbox.WORK_FOLDER)
         Path("/proc/self/oom_score_adj").write_text("1000")
         if request["memory_bytes"]:
             resource.setrlimit(resource.RLIMIT_DATA, (request["memory_bytes"],) * 2)
@@ -217,10 +244,5 @@ def _preload() -> None:
     torch.set_num_threads(1)
 
 
-def _prctl(option: int, value: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), f"prctl({option}, {value}) failed")
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), json.loads(sys.argv[2]))

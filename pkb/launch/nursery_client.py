@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pkb.cuda.cache import cache_dir
 from pkb.launch.processes import mark, marked
 from pkb.records.errors import HarnessError
 
@@ -28,8 +29,25 @@ class Nursery:
     A candidate may kill that process. Then its ranks die with it, and the next `spawn` starts another.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, sandbox: bool = False) -> None:
+        """Start it.
+
+        Args:
+            sandbox: put ranks into a sandbox where the system allows it, see `pkb.launch.sandbox`.
+        """
+        self._sandbox = sandbox
         self._start()
+
+    @property
+    def obstacle(self) -> str:
+        """Why ranks are not in a sandbox; empty when they are. Waits until the process has started.
+
+        Raises:
+            HarnessError: it does not start.
+        """
+        if not self._ready:
+            self._await_ready()
+        return self._obstacle
 
     def spawn(self, request: dict[str, Any], fds: Sequence[int]) -> int:
         """Fork a rank; returns its process id.
@@ -92,14 +110,16 @@ class Nursery:
     def _start(self) -> None:
         self._ready = False
         self._lost = False
+        self._obstacle = ""
         self._exit_codes: dict[int, int] = {}
         self._answers: dict[int, dict[str, Any]] = {}
         self._next_id = 0
         self._token = f"{os.getpid()}-{secrets.token_hex(8)}"
+        kept = [str(cache_dir())] if self._sandbox else None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "pkb.launch.nursery", str(theirs.fileno())],
+                [sys.executable, "-m", "pkb.launch.nursery", str(theirs.fileno()), json.dumps(kept)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 # Stdout belongs to results alone.
@@ -151,6 +171,7 @@ class Nursery:
             self._exit_codes[message["exited"]] = message["code"]
         elif "ready" in message:
             self._ready = True
+            self._obstacle = message["obstacle"]
         else:
             self._answers[message["id"]] = message
         return True

@@ -47,6 +47,15 @@ class Prepare(Record):
     """A returned tensor larger than this is not sent back."""
 
 
+class Seal(Record):
+    """What a rank in a sandbox closes before it loads a candidate."""
+
+    hidden: tuple[str, ...]
+    """Folders that appear empty from then on."""
+    files: dict[str, str]
+    """The candidate's files, names relative to its folder: to be written where that folder cannot be seen."""
+
+
 class Load(Record):
     """Import the candidate."""
 
@@ -56,6 +65,10 @@ class Load(Record):
     """Names the folder in which torch's own extension builder works for all ranks."""
     num_arguments: int | None
     """How many positional arguments `solution` has to accept; None when only the build is asked for."""
+    cache: str
+    """Folder for what it compiles; in a sandbox the only one that stays writable."""
+    seal: Seal | None = None
+    """Set in a sandbox."""
 
 
 class CallPlan(Record):
@@ -111,7 +124,9 @@ COMMAND: TypeAdapter[Command] = TypeAdapter(Command)
 class RankFault(Record):
     """How a rank failed to do what it was asked; sent by the rank while it still can."""
 
-    kind: Literal["exception", "exit", "out_of_memory", "syntax", "import", "compile", "no_solution", "arity"]
+    kind: Literal[
+        "exception", "exit", "out_of_memory", "syntax", "import", "compile", "no_solution", "arity", "sandbox"
+    ]
     text: str
     """One line; of a compiler, the lines that matter."""
     log: str = ""

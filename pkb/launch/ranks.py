@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import selectors
 import signal
 import socket
@@ -24,6 +25,7 @@ from pkb.launch.output import OutputTail
 from pkb.launch.plan import LOST_CHANNEL, Command, Prepare, RankFault, RunCalls, Setup, check_answer, max_payload_bytes
 from pkb.launch.processes import state_of
 from pkb.launch.progress import ProgressPage
+from pkb.launch.sandbox import WORK_FOLDER
 from pkb.records.errors import HarnessError
 from pkb.records.verdict import DeviceMode, RankState
 
@@ -96,6 +98,8 @@ class _Rank:
     stack_fd: int
     asked: Command
     """The command that it has not answered yet, or has answered last."""
+    ticket: str = ""
+    """What its answer has to carry: a candidate that writes to descriptors it has not opened does not know it."""
 
     def stacks(self) -> str:
         """What the rank has written of its threads' stacks."""
@@ -119,6 +123,8 @@ class RankSet:
         self._set_up = False
         self._max_result_bytes = 0
         self._folder = tempfile.mkdtemp(prefix=f"pkb-ranks-{os.getpid()}-")
+        self.is_sandboxed = not nursery.obstacle
+        self._meeting_folder = WORK_FOLDER if self.is_sandboxed else self._folder
         self._output = OutputTail()
         self._ranks: list[_Rank] = []
         try:
@@ -226,6 +232,9 @@ class RankSet:
             # Ranks talk to each other on this machine only.
             "GLOO_SOCKET_IFNAME": "lo",
         }
+        if self.is_sandboxed:
+            # What programs keep there for later is lost with the ranks.
+            environment |= {"TMPDIR": "/tmp", "TRITON_CACHE_DIR": "/tmp/triton"}
         if self.layout.mode is DeviceMode.SHARED_GPU:
             environment["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
         return environment
@@ -236,7 +245,7 @@ class RankSet:
             world_size=self.layout.world_size,
             mode=self.layout.mode,
             device_index=number if self.layout.mode is DeviceMode.CUDA else 0,
-            store=f"{self._folder}/store",
+            store=f"{self._meeting_folder}/store",
             num_threads=self.layout.num_threads,
         )
 
@@ -246,12 +255,13 @@ class RankSet:
 
     def _send_to(self, rank: _Rank, command: Command) -> None:
         rank.asked = command
+        rank.ticket = secrets.token_hex(16)
         if isinstance(command, Prepare):
             self._max_result_bytes = command.max_result_bytes
         rank.reader.max_payload_bytes = max_payload_bytes(command, self._max_result_bytes)
         with suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
             # The rank has ended or reads no more: `_gather` finds that out and says so.
-            wire.send(rank.channel, command.model_dump(mode="json"))
+            wire.send(rank.channel, {"ticket": rank.ticket, "command": command.model_dump(mode="json")})
 
     def _gather(
         self, deadline_s: float, only: Sequence[int] | None = None, build_deadline_s: float = 0.0
@@ -315,6 +325,8 @@ class RankSet:
             if message is None:
                 ended = self._nursery.exit_code(rank.pid) is not None
                 return _FirstFailure("died", rank.number) if ended else None
+            if message.header.pop("ticket", None) != rank.ticket:
+                raise ValueError("an answer without the ticket of the command")
             if "fault" in message.header:
                 fault = RankFault.model_validate(message.header["fault"])
                 return _FirstFailure("fault", rank.number, fault=fault)

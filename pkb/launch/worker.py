@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from pkb import symm
 from pkb.cuda import CompileError, builds
-from pkb.launch import build, calls, wire
+from pkb.launch import build, calls, sandbox, wire
 from pkb.launch.arguments import Writes
 from pkb.launch.clock import CpuStream, CudaStream, Stream
 from pkb.launch.plan import (
@@ -82,6 +82,8 @@ class _Rank:
         self._control = control
         self._progress = progress
         self._pid = os.getpid()
+        self._ticket = ""
+        """Goes back with the answer to the command that came with it."""
         self._folder = ""
         """Where the candidate lies."""
         self._device = torch.device("cpu")
@@ -94,7 +96,8 @@ class _Rank:
 
     def execute(self, header: wire.Header) -> None:
         """Do one command and answer it."""
-        command = COMMAND.validate_python(header)
+        self._ticket = header["ticket"]
+        command = COMMAND.validate_python(header["command"])
         if isinstance(command, Setup):
             self._setup(command)
         elif isinstance(command, Prepare):
@@ -166,6 +169,13 @@ class _Rank:
     def _load(self, command: Load) -> None:
         self._progress.set(State.LOADING)
         self._folder = str(Path(command.path).parent)
+        try:
+            if command.seal is not None:
+                sandbox.seal(command.seal.hidden, self._folder, command.seal.files, command.cache)
+        except OSError as error:
+            self._fail(RankFault(kind="sandbox", text=f"the sandbox could not be closed: {error}"))
+            return
+        os.environ["PKB_CACHE_DIR"] = command.cache
         os.environ["TORCH_EXTENSIONS_DIR"] = str(build.extensions_dir(command.solution_sha256))
         build.install_public_helpers()
         try:
@@ -212,7 +222,7 @@ class _Rank:
         if os.getpid() != self._pid:
             # A process that the candidate has forked came back from its call: one rank, one answer.
             os._exit(1)
-        wire.send(self._control, header, payloads)
+        wire.send(self._control, {**header, "ticket": self._ticket}, payloads)
 
 
 class _Groups:

@@ -272,6 +272,10 @@ class Verdict(Record):
     """What a reader has to know, such as a phase that this mode cannot run."""
     phase_seconds: dict[str, float] = Field(default_factory=dict)
     """Wall time of each phase, seconds."""
+    isolation: tuple[str, ...] = ()
+    """What the sandbox separated candidates from: `files`, `processes`, `network`, `ipc`; empty without one."""
+    seed: str = ""
+    """Secret of this run, 64 hex digits, fresh for each: `--replay` makes the same draws and delays from it."""
     config_sha256: str = ""
     """Hash over the judge's configuration."""
     fingerprint: Fingerprint

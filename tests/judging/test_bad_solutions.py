@@ -31,6 +31,8 @@ DEADLINE_S = 2.0
 CONFIG = JudgeConfig(
     device="cpu", size="tiny", rounds=0, trials=1, calls=2, deadline_s=DEADLINE_S, build_deadline_s=DEADLINE_S
 )
+OUTSIDE = CONFIG.model_copy(update={"isolation": "off"})
+"""Without a sandbox, from which candidates cannot tell tests what they saw or reach what starts them."""
 
 
 @dataclass(frozen=True)
@@ -266,7 +268,7 @@ def test_more_starts_the_next_ranks_ahead_and_no_rank_serves_twice(tmp_path: Pat
         return sorted(found)
 
     others = children_of(os.getpid())
-    with nothing_left(), Judge(CONFIG) as judge:
+    with nothing_left(), Judge(OUTSIDE) as judge:
         (nursery,) = children_of(os.getpid()) - others
         assert judge.judge("allreduce", path, more=True).status is Status.CORRECT
         used = ranks()
@@ -286,7 +288,7 @@ def test_more_starts_the_next_ranks_ahead_and_no_rank_serves_twice(tmp_path: Pat
 def test_a_session_goes_on_after_a_candidate_killed_what_starts_ranks(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("import os\n\ndef solution(tensor):\n    os.kill(os.getppid(), 9)\n    return tensor\n")
-    with nothing_left(), Judge(CONFIG) as judge:
+    with nothing_left(), Judge(OUTSIDE) as judge:
         verdict = judge.judge("allreduce", path)
         assert (verdict.status, failed(verdict).cause) == (Status.INVALID, Cause.HARNESS)
         assert "killed by signal 9" in failed(verdict).detail
@@ -341,11 +343,11 @@ def test_a_judge_that_is_stopped_leaves_nothing(tmp_path: Path, number: signal.S
     assert not rank_folders(tmp_path / "temporary", process.pid)
 
 
-def test_ranks_work_in_a_folder_that_goes_with_them(session: Judge, tmp_path: Path) -> None:
+def test_ranks_work_in_a_folder_that_goes_with_them(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     lines = f"import os\nopen({str(tmp_path / 'cwd')!r}, 'w').write(os.getcwd())\nopen('left', 'w').close()\n"
     path.write_text(lines + (BAD / "any_arguments.py").read_text())
-    assert session.judge("allreduce", path).status is Status.CORRECT
+    assert judged(path, isolation="off").status is Status.CORRECT
     folder = Path((tmp_path / "cwd").read_text())
     assert folder.parent == Path(tempfile.gettempdir())
     assert not folder.exists()

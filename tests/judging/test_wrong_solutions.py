@@ -90,3 +90,11 @@ def test_portable_solution_is_solved(judge: Judge, problem: str) -> None:
     verdict = judge.judge(problem, ROOT / "solutions" / problem / "portable", more=True)
     assert verdict.status is Status.CORRECT, str(verdict)
     assert verdict.solved
+
+
+def test_a_seed_replays_a_failure() -> None:
+    config = JudgeConfig(device="cpu", size="tiny", rounds=0)
+    first, other = (pkb.judge("allreduce", WRONG / "allreduce_own_only.py", config=config) for _ in range(2))
+    again = pkb.judge("allreduce", WRONG / "allreduce_own_only.py", config=config, seed=first.seed)
+    assert (again.seed, again.failure) == (first.seed, first.failure)
+    assert other.seed != first.seed and other.failure != first.failure

@@ -31,7 +31,7 @@ def prepare(rank: int = 0, max_result_bytes: int = 1 << 20) -> Prepare:
 
 
 def load(path: Path) -> Load:
-    return Load(path=str(path), solution_sha256="0" * 64, num_arguments=1)
+    return Load(path=str(path), solution_sha256="0" * 64, num_arguments=1, cache=str(path.parent / "cache"))
 
 
 def calls(count: int = 1) -> RunCalls:

@@ -218,15 +218,23 @@ def test_printf_of_c_is_shown_when_a_rank_is_killed(nursery: Nursery, tmp_path: 
         ("message({})", "done"),
         ('message({"done": ["run_calls"]})', "done"),
         ("struct.pack('<4sIQ', b'PKB1', 2, 1 << 40) + b'{}'", "payload"),
+        ('packed({"done": "run_calls", "results": [{}], "mutated": [], "changed_later": []})', "without the ticket"),
+        ('packed({"ticket": "0", "fault": 3})', "without the ticket"),
     ],
 )
 def test_a_forged_answer_is_a_protocol_failure(nursery: Nursery, tmp_path: Path, message: str, word: str) -> None:
     source = f"""
-    import json, os, socket, stat, struct, time
+    import json, os, socket, stat, struct, sys, time
 
-    def message(header):
+    def packed(header):
         text = json.dumps(header).encode()
         return struct.pack("<4sIQ", b"PKB1", len(text), 0) + text
+
+    def message(header):
+        frame = sys._getframe()
+        while not hasattr(frame.f_locals.get("self"), "_ticket"):
+            frame = frame.f_back
+        return packed({{**header, "ticket": frame.f_locals["self"]._ticket}})
 
     def solution(tensor):
         for fd in range(3, 100):
