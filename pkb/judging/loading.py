@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pkb.cuda.cache import cache_dir
 from pkb.judging.config import JudgeConfig
 from pkb.judging.schedule import Schedule, max_result_bytes
+from pkb.launch.build import solution_cache
 from pkb.launch.plan import Build, Load, LoadAnswer, Seal
 from pkb.launch.ranks import RankFailure, RankSet
 from pkb.problems._spec import FOLDER as PROBLEMS
@@ -47,8 +47,7 @@ def load_solution(
         path=solution.path,
         solution_sha256=solution.sha256,
         num_arguments=num_arguments,
-        # A cache for each solution: what one has built another cannot replace, nor read.
-        cache=str(cache_dir("solutions", solution.sha256[:32])),
+        cache=str(solution_cache(solution.sha256)),
         seal=_seal(solution) if ranks.is_sandboxed else None,
     )
     answers = []

@@ -79,6 +79,11 @@ def compile_cuda_extension(
         return module
 
 
+def solution_cache(solution_sha256: str) -> Path:
+    """The folder for all that a solution compiles: one for each, so that none can replace or read another's."""
+    return cache_dir("solutions", solution_sha256[:32])
+
+
 def extensions_dir(solution_sha256: str) -> Path:
     """The folder for `TORCH_EXTENSIONS_DIR` of a solution that calls torch's `load_inline` itself.
 
