@@ -23,7 +23,9 @@ ARROWS = {
     "problems": {"records"},
     "launch": {"records", "symm", "cuda", "problems"},
     "judging": {"records", "problems", "launch"},
-    "cli": {"records", "problems", "launch", "judging"},
+    "generation": {"records", "problems", "launch", "judging"},
+    "reporting": {"records"},
+    "cli": {"records", "problems", "launch", "judging", "generation", "reporting"},
 }
 MAX_MODULE_LINES = 500
 MAX_FUNCTION_LINES = 60

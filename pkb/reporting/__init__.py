@@ -1,0 +1,1 @@
+"""Scores and reports from records alone."""
