@@ -148,5 +148,5 @@ class Attempt(Record):
         correct = [turn for turn in self.turns if turn.is_correct]
         if correct:
             return max(correct, key=lambda turn: (turn.speedup or 0.0, -turn.index))
-        judged = [turn for turn in self.turns if turn.verdict is not None]
-        return (judged or list(self.turns) or [None])[-1]
+        judged = [turn for turn in self.turns if turn.verdict is not None] or list(self.turns)
+        return judged[-1] if judged else None
