@@ -37,7 +37,7 @@ class BaselineRanks:
         self._ranks = RankSet(nursery, layout)
         try:
             prepare_ranks(self._ranks, problem, code, config, self._schedule, secrets.token_bytes(32))
-            load_solution(self._ranks, Solution.read(problem.reference_path), None, config.build_deadline_s)
+            load_solution(self._ranks, problem, Solution.read(problem.reference_path), None, config.build_deadline_s)
         except RankFailure as failure:
             raise _harness_error(problem, failure) from failure
         except BaseException:

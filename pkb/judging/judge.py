@@ -178,7 +178,9 @@ class Judge:
     def _load(self, draft: Draft, ranks: RankSet) -> None:
         """Build phase: import and compile the candidate."""
         with draft.phase(Phase.BUILD):
-            builds = load_solution(ranks, draft.solution, draft.problem.num_arguments(), self.config.build_deadline_s)
+            builds = load_solution(
+                ranks, draft.problem, draft.solution, draft.problem.num_arguments(), self.config.build_deadline_s
+            )
         for build in builds:
             how = "from the cache" if build.cached else f"in {build.seconds:.2f} s"
             draft.note(f"built {build.name} for {build.arch} {how}")

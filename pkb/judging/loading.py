@@ -35,7 +35,7 @@ def prepare_ranks(
 
 
 def load_solution(
-    ranks: RankSet, solution: Solution, num_arguments: int | None, deadline_s: float
+    ranks: RankSet, problem: Problem, solution: Solution, num_arguments: int | None, deadline_s: float
 ) -> tuple[Build, ...]:
     """Import a solution on every rank: on rank 0 first, so that what it compiles is compiled once.
 
@@ -48,7 +48,7 @@ def load_solution(
         solution_sha256=solution.sha256,
         num_arguments=num_arguments,
         cache=str(solution_cache(solution.sha256)),
-        seal=_seal(solution) if ranks.is_sandboxed else None,
+        seal=_seal(problem, solution) if ranks.is_sandboxed else None,
     )
     answers = []
     for rank in range(ranks.layout.world_size):
@@ -61,14 +61,18 @@ def load_solution(
     return answers[0].builds
 
 
-def _seal(solution: Solution) -> Seal:
+def _seal(problem: Problem, solution: Solution) -> Seal:
     """Hide what a candidate could copy answers from: problems, results, and other solutions."""
     package = Path(__file__).resolve().parents[1]
     checkout = package.parent
-    hidden = [PROBLEMS, package / "_solutions"]
+    unwanted = [PROBLEMS, package / "_solutions"]
+    if not problem.folder.is_relative_to(PROBLEMS):
+        unwanted.append(problem.folder.resolve())
     if (checkout / "pyproject.toml").is_file():
-        python = Path(sys.prefix).resolve()
-        hidden += [f for f in checkout.iterdir() if f.is_dir() and f != package and not python.is_relative_to(f)]
+        unwanted += [folder for folder in checkout.iterdir() if folder.is_dir() and folder != package]
+    # A candidate must be able to go on importing.
+    python = Path(sys.prefix).resolve()
+    hidden = [folder for folder in unwanted if not any(part.is_relative_to(folder) for part in (python, package))]
     folder = Path(solution.path).parent
     files = {name: (folder / name).read_bytes().decode("utf-8", "surrogateescape") for name in solution.files}
     return Seal(hidden=tuple(sorted(map(str, hidden))), files=files)

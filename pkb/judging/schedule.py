@@ -72,7 +72,13 @@ class Schedule:
                     shared_seed=seeds.shared,
                 )
             )
-        return Prepare(problem=str(problem.folder), dtype=config.dtype, draws=tuple(plans), max_result_bytes=max_bytes)
+        return Prepare(
+            problem=str(problem.folder),
+            files={file.name: file.read_text(encoding="utf-8") for file in sorted(problem.folder.glob("*.py"))},
+            dtype=config.dtype,
+            draws=tuple(plans),
+            max_result_bytes=max_bytes,
+        )
 
 
 def make_schedule(problem: Problem, code: Judgeside, config: JudgeConfig, *, timed: bool) -> Schedule:

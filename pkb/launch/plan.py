@@ -41,6 +41,8 @@ class Prepare(Record):
     kind: Literal["prepare"] = "prepare"
     problem: str
     """Folder of the problem."""
+    files: dict[str, str]
+    """Its Python files by name, for a rank that cannot see that folder from within its sandbox."""
     dtype: Literal["bf16", "fp32"]
     draws: tuple[DrawPlan, ...]
     max_result_bytes: int

@@ -15,9 +15,11 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -65,14 +67,25 @@ def main(control: socket.socket, stack_fd: int, progress_fd: int) -> int:
     faulthandler.enable(file=stack_fd, all_threads=True)
     rank = _Rank(control, ProgressPage(progress_fd))
     try:
-        while (header := wire.receive_blocking(control)) is not None:
+        while (header := _receive(control)) is not None:
             # Anew before every command, since a candidate may have taken the signal for itself.
             faulthandler.unregister(STACK_SIGNAL)
             faulthandler.register(STACK_SIGNAL, file=stack_fd, all_threads=True)
             rank.execute(header)
-    except (OSError, wire.ProtocolError):
+    except _LostChannelError:
         return LOST_CHANNEL
     return 0
+
+
+class _LostChannelError(Exception):
+    """The judge has gone, or gave up on this rank."""
+
+
+def _receive(control: socket.socket) -> wire.Header | None:
+    try:
+        return wire.receive_blocking(control)
+    except (OSError, wire.ProtocolError) as error:
+        raise _LostChannelError from error
 
 
 class _Rank:
@@ -141,22 +154,23 @@ class _Rank:
     def _prepare(self, command: Prepare) -> None:
         """Make all arguments, then forget where they came from."""
         self._progress.set(State.PREPARING)
-        problem = read_problem(Path(command.problem))
-        inputs = problem.load().inputs
-        rank, world_size = dist.get_rank(), dist.get_world_size()
-        free = frozenset(problem.positions(problem.may_write).values())
-        self._writes = Writes(problem.positions(problem.in_place), free)
-        for plan in command.draws:
-            draw = make_draw(
-                DrawSeeds(own=plan.own_seed, shared=plan.shared_seed),
-                rank=rank,
-                world_size=world_size,
-                dtype=command.dtype,
-                index=plan.index,
-                exact=plan.exact,
-                device=str(self._device),
-            )
-            self._draws.append(self._groups.put_into(inputs(problem.sizes[plan.size], draw), rank))
+        with _folder_in_view(command) as folder:
+            problem = read_problem(folder)
+            inputs = problem.load().inputs
+            rank, world_size = dist.get_rank(), dist.get_world_size()
+            free = frozenset(problem.positions(problem.may_write).values())
+            self._writes = Writes(problem.positions(problem.in_place), free)
+            for plan in command.draws:
+                draw = make_draw(
+                    DrawSeeds(own=plan.own_seed, shared=plan.shared_seed),
+                    rank=rank,
+                    world_size=world_size,
+                    dtype=command.dtype,
+                    index=plan.index,
+                    exact=plan.exact,
+                    device=str(self._device),
+                )
+                self._draws.append(self._groups.put_into(inputs(problem.sizes[plan.size], draw), rank))
         if self._writes:
             self._groups.make_clock()
         self._max_result_bytes = command.max_result_bytes
@@ -222,7 +236,25 @@ class _Rank:
         if os.getpid() != self._pid:
             # A process that the candidate has forked came back from its call: one rank, one answer.
             os._exit(1)
-        wire.send(self._control, {**header, "ticket": self._ticket}, payloads)
+        try:
+            wire.send(self._control, {**header, "ticket": self._ticket}, payloads)
+        except OSError as error:
+            raise _LostChannelError from error
+
+
+@contextmanager
+def _folder_in_view(command: Prepare) -> Iterator[Path]:
+    """The problem's folder, or a copy of it for as long as it is read where a sandbox covers the folder."""
+    folder = Path(command.problem)
+    if folder.is_dir():
+        yield folder
+        return
+    with TemporaryDirectory() as parent:
+        copy = Path(parent, folder.name)
+        copy.mkdir()
+        for name, text in command.files.items():
+            (copy / name).write_text(text, encoding="utf-8")
+        yield copy
 
 
 class _Groups:

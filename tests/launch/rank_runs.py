@@ -27,7 +27,7 @@ def layout(world_size: int = 2) -> Layout:
 def prepare(rank: int = 0, max_result_bytes: int = 1 << 20) -> Prepare:
     draws = (DrawPlan(size="tiny", index=0, exact=False, own_seed=rank + 1, shared_seed=7),)
     folder = str(get_problem("allreduce").folder)
-    return Prepare(problem=folder, dtype="fp32", draws=draws, max_result_bytes=max_result_bytes)
+    return Prepare(problem=folder, files={}, dtype="fp32", draws=draws, max_result_bytes=max_result_bytes)
 
 
 def load(path: Path) -> Load:

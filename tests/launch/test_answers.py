@@ -23,7 +23,7 @@ from pkb.records.verdict import DeviceMode
 
 START_NS = time.monotonic_ns()
 SETUP = Setup(rank=0, world_size=1, mode=DeviceMode.CPU, device_index=0, store="/store", num_threads=1)
-PREPARE = Prepare(problem="/p", dtype="bf16", draws=(), max_result_bytes=100)
+PREPARE = Prepare(problem="/p", files={}, dtype="bf16", draws=(), max_result_bytes=100)
 LOAD = Load(path="/x.py", solution_sha256="0" * 64, num_arguments=1, cache="/cache")
 CALLS = RunCalls(calls=(CallPlan(draw=0), CallPlan(draw=1)))
 BLOCK = TimeBlock(draws=(0,), first=0, iterations=3, start_ns=START_NS, return_result=True)

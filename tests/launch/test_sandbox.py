@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from pkb.judging.config import JudgeConfig
 from pkb.judging.judge import Judge
 from pkb.launch.plan import Load, Seal
 from pkb.launch.ranks import Nursery, RankFailure, RankSet
-from pkb.problems._find import FOLDER
+from pkb.problems._find import FOLDER, read_problem
 from pkb.records.verdict import Status
 
 ROOT = Path(__file__).parents[2]
@@ -197,3 +198,17 @@ def test_verdicts_say_whether_candidates_were_isolated(tmp_path: Path) -> None:
             verdict = judge.judge("allreduce", file)
         assert verdict.status is Status.CORRECT, str(verdict)
         assert verdict.isolation == layers
+
+
+@pytest.mark.parametrize("place", ["/tmp", "home"])
+def test_a_problem_of_the_users_own_is_read_wherever_it_lies_and_hidden_from_the_candidate(place: str) -> None:
+    with tempfile.TemporaryDirectory(dir=Path.home() if place == "home" else place) as parent:
+        folder = Path(parent, "sum_of_all")
+        shutil.copytree(FOLDER / "allreduce", folder, ignore=shutil.ignore_patterns("__pycache__"))
+        candidate = Path(parent, "candidate.py")
+        see = f"import os\nassert not os.path.exists({str(folder / 'problem.py')!r})\n"
+        candidate.write_text(see + (folder / "reference.py").read_text())
+        with Judge(JudgeConfig(device="cpu", size="tiny", rounds=0, isolation="required")) as judge:
+            for solution in (candidate, folder / "reference.py"):
+                verdict = judge.judge(read_problem(folder), solution)
+                assert verdict.status is Status.CORRECT, str(verdict)
