@@ -79,7 +79,7 @@ def _group_of(item: pytest.Item) -> str:
     them where tests are distributed. Empty for a test that is about no problem in particular.
     """
     values = getattr(getattr(item, "callspec", None), "params", {})
-    cases = [values[name] for name in ("case", "input_case", "peer_case") if name in values]
+    cases = [value for value in values.values() if isinstance(value, Case)]
     if cases:
         return f"{cases[0].problem_id}-w{cases[0].world_size}"
     problems = [getattr(values[name], "id", values[name]) for name in ("problem_id", "problem") if name in values]
