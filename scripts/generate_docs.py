@@ -10,13 +10,16 @@ from typing import Any
 
 from pkb.problems._find import list_problems
 from pkb.problems._spec import Problem
+from pkb.records.attempt import Attempt, Turn, Usage
 from pkb.records.base import Record
 from pkb.records.machine import Fingerprint
+from pkb.records.run import Run, RunProblem
 from pkb.records.solution import Solution
 from pkb.records.verdict import CAUSES_OF, Failure, Interval, Mismatch, RankState, Status, Timing, Trial, Verdict
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 RECORDS = (Verdict, Failure, Mismatch, RankState, Trial, Timing, Interval, Solution, Fingerprint)
+RUN_RECORDS = (Run, RunProblem, Attempt, Turn, Usage)
 
 
 def main() -> int:
@@ -38,8 +41,12 @@ def render_records() -> str:
         "# Records\n\nA verdict is one JSON object on one line (`pkb judge --json`, `Verdict.save`). This page is"
         " generated from the records' docstrings by `python scripts/generate_docs.py`.\n"
     )
+    runs = (
+        "# Runs\n\nA run of a model is a folder: `run.json` holds one `Run`, `attempts.jsonl` one `Attempt` a line, in the"
+        " order in which they ended, and `logs/` the logs of the evaluation framework.\n"
+    )
     causes = "## Causes by status\n\n| status | causes |\n|---|---|\n" + "".join(map(_causes, Status))
-    return "\n".join([intro, *map(_table, RECORDS), causes])
+    return "\n".join([intro, *map(_table, RECORDS), causes, runs, *map(_table, RUN_RECORDS)])
 
 
 def render_problems() -> str:
