@@ -47,13 +47,7 @@ class BaselineRanks:
     def blocks(self, size: str) -> ReferenceBlocks:
         """Timed blocks at one size."""
         draws = self._schedule.timed[size]
-        return ReferenceBlocks(
-            self.problem,
-            self._ranks,
-            draws,
-            block_ms=self._config.block_ms,
-            deadline_s=self._config.deadline_s,
-        )
+        return ReferenceBlocks(self.problem, self._ranks, draws, deadline_s=self._config.deadline_s)
 
     def close(self) -> None:
         """End the ranks."""
@@ -63,10 +57,8 @@ class BaselineRanks:
 class ReferenceBlocks(Blocks):
     """Blocks of the reference: a failure in them is ours, not the candidate's."""
 
-    def __init__(
-        self, problem: Problem, ranks: RankSet, draws: tuple[int, ...], *, block_ms: float, deadline_s: float
-    ) -> None:
-        super().__init__(ranks, draws, block_ms=block_ms, deadline_s=deadline_s)
+    def __init__(self, problem: Problem, ranks: RankSet, draws: tuple[int, ...], *, deadline_s: float) -> None:
+        super().__init__(ranks, draws, deadline_s=deadline_s)
         self._problem = problem
 
     def run(self, *, iterations: int | None = None, return_result: bool = False, restore_only: bool = False) -> Block:

@@ -150,7 +150,7 @@ class Candidate:
 
     def _time_size(self, size: str, draws: Sequence[int], baseline: BaselineRanks | None) -> Timing:
         config = self._config
-        ours = Blocks(self.ranks, draws, block_ms=config.block_ms, deadline_s=config.deadline_s)
+        ours = Blocks(self.ranks, draws, deadline_s=config.deadline_s)
         theirs = baseline.blocks(size) if baseline is not None else None
         ours.warm_up()
         if theirs is not None:

@@ -23,12 +23,8 @@ class JudgeConfig(Record):
     """Working dtype."""
     trials: int = Field(default=3, ge=1)
     """Random correctness draws; problems with exact trials get one of those in addition."""
-    calls: int = Field(default=3, ge=2)
-    """Calls of each size in a trial, all on different inputs."""
     rounds: int = Field(default=10, ge=0)
     """Alternating blocks of baseline and candidate; 0 for no timing."""
-    block_ms: float = Field(default=20.0, gt=0)
-    """Least duration of a block, milliseconds."""
     deadline_s: float = Field(default=30.0, gt=0)
     """Seconds that a trial or a block may take."""
     isolation: Literal["auto", "off", "required"] = "auto"

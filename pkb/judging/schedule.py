@@ -12,6 +12,8 @@ from pkb.problems._draw import derive_seeds
 from pkb.problems._footprint import footprint
 from pkb.problems._spec import Judgeside, Problem
 
+CALLS_OF_A_SIZE = 3
+"""Calls of each size in a trial, all on different inputs: two in a row, and one after a change of shape."""
 _HEAVY_BYTES = 256 * 1024**2
 """Above this many bytes of traffic a call, one trial is made at a size instead of several."""
 _COLD_BYTES = 256 * 1024**2
@@ -99,7 +101,7 @@ def make_schedule(problem: Problem, code: Judgeside, config: JudgeConfig, *, tim
             n for n in names if (exact or not problem.sizes[n].get("exact")) and (index == 0 or exact or n not in heavy)
         ]
         calls: list[int] = []
-        for name in _order(used, config.calls, order):
+        for name in _order(used, CALLS_OF_A_SIZE, order):
             calls.append(len(draws))
             draws.append(DrawSpec(name, index=len(draws), exact=exact))
         trials.append(TrialPlan(index, exact, tuple(calls)))

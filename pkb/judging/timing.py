@@ -14,6 +14,8 @@ from pkb.launch.plan import BlockAnswer, TimeBlock
 from pkb.launch.ranks import RankSet
 from pkb.records.verdict import Interval
 
+_BLOCK_US = 20_000.0
+"""Least duration of a block, so that the start and the end of one do not count."""
 _MAX_ITERATIONS = 20_000
 _MAX_WARM_UP_BLOCKS = 6
 _STABLE = 0.05
@@ -40,10 +42,9 @@ class Block:
 class Blocks:
     """Runs timed blocks on one set of ranks."""
 
-    def __init__(self, ranks: RankSet, draws: Sequence[int], *, block_ms: float, deadline_s: float) -> None:
+    def __init__(self, ranks: RankSet, draws: Sequence[int], *, deadline_s: float) -> None:
         self._ranks = ranks
         self._draws = tuple(draws)
-        self._block_us = block_ms * 1e3
         self._deadline_s = deadline_s
         self._count = 0
         self.iterations = 1
@@ -54,8 +55,8 @@ class Blocks:
         last = math.inf
         for _ in range(_MAX_WARM_UP_BLOCKS):
             now = self.run().time_us
-            wanted = max(1, min(_MAX_ITERATIONS, math.ceil(1.1 * self._block_us / now)))
-            long_enough = self.iterations * now >= 0.8 * self._block_us or self.iterations == _MAX_ITERATIONS
+            wanted = max(1, min(_MAX_ITERATIONS, math.ceil(1.1 * _BLOCK_US / now)))
+            long_enough = self.iterations * now >= 0.8 * _BLOCK_US or self.iterations == _MAX_ITERATIONS
             if long_enough and abs(now - last) <= _STABLE * now:
                 return
             last = now if long_enough else math.inf

@@ -213,7 +213,7 @@ def test_argument_written_when_it_must_not_be_is_wrong(judge: Judge, clip: Probl
 
 def test_every_timed_call_gets_fresh_arguments(clip: Problem) -> None:
     # A second call on clipped gradients finds a norm of 1: timed results are compared, so it would show.
-    config = JudgeConfig(device="cpu", world_size=2, size="tiny", rounds=2, trials=1, block_ms=2.0)
+    config = JudgeConfig(device="cpu", world_size=2, size="tiny", rounds=2, trials=1)
     with Judge(config) as session:
         verdict = session.judge(clip, clip.reference_path)
     assert verdict.status is Status.CORRECT, str(verdict)

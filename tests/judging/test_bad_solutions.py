@@ -28,9 +28,7 @@ from pkb.records.verdict import Cause, Failure, Phase, Status, Verdict
 BAD = Path(__file__).parent / "bad"
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 2.0
-CONFIG = JudgeConfig(
-    device="cpu", size="tiny", rounds=0, trials=1, calls=2, deadline_s=DEADLINE_S, build_deadline_s=DEADLINE_S
-)
+CONFIG = JudgeConfig(device="cpu", size="tiny", rounds=0, trials=1, deadline_s=DEADLINE_S, build_deadline_s=DEADLINE_S)
 OUTSIDE = CONFIG.model_copy(update={"isolation": "off"})
 """Without a sandbox, from which candidates cannot tell tests what they saw or reach what starts them."""
 
@@ -103,7 +101,7 @@ CASES = [
     Case("patches_torch", Status.REFUSED, Cause.FORBIDDEN, ("line 7: assigns to torch.equal",), phase=Phase.SCREEN),
     hang(
         "deadlocks", "Rank 0: inside call 0 at ", "deadlocks.py:11 (sum_of_all, in all_reduce).",
-        "Rank 1: returned from all 6 calls.", log=("rank 1 goes ahead",),
+        "Rank 1: returned from all 9 calls.", log=("rank 1 goes ahead",),
     ),
     hang("spins", "Rank 0: inside call 0 at ", "spins.py:", " (solution).", "Rank 1: inside call 0 at "),
     hang("stuck_in_c", "stuck_in_c.py:23 (solution).", log=("entering C",)),

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from pkb.judging.config import JudgeConfig
-from pkb.judging.schedule import make_schedule, max_result_bytes, rank_bytes, skewed_calls
+from pkb.judging.schedule import CALLS_OF_A_SIZE, make_schedule, max_result_bytes, rank_bytes, skewed_calls
 from pkb.problems._find import get_problem, list_problems
 
 SECRET = b"s" * 32
@@ -16,7 +16,7 @@ SECRET = b"s" * 32
 @pytest.mark.parametrize("name", [problem.id for problem in list_problems()])
 def test_every_draw_is_used_once_and_shapes_alternate(name: str) -> None:
     problem = get_problem(name)
-    config = JudgeConfig(size="base", calls=3)
+    config = JudgeConfig(size="base")
     schedule = make_schedule(problem, problem.load(), config, timed=True)
     used = [p for trial in schedule.trials for p in trial.calls]
     timed = [p for draws in schedule.timed.values() for p in draws]
@@ -26,7 +26,7 @@ def test_every_draw_is_used_once_and_shapes_alternate(name: str) -> None:
         sizes = [schedule.draws[p].size for p in trial.calls]
         assert {"tiny", "base"} - set(schedule.light_trials) <= set(sizes)
         for size in set(sizes):
-            assert sizes.count(size) == config.calls
+            assert sizes.count(size) == CALLS_OF_A_SIZE
             assert any(a == b == size for a, b in pairwise(sizes)), "no two calls in a row"
     assert [trial.exact for trial in schedule.trials] == [False] * 3 + [True] * problem.exact_trial
 

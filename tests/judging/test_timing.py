@@ -41,7 +41,7 @@ class ScriptedRanks:
 
 
 def blocks_on(ranks: ScriptedRanks) -> Blocks:
-    return Blocks(cast(RankSet, ranks), [4, 5, 6], block_ms=20.0, deadline_s=1.0)
+    return Blocks(cast(RankSet, ranks), [4, 5, 6], deadline_s=1.0)
 
 
 def test_the_slowest_rank_counts() -> None:
