@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import clock_cases
 import pytest
+import race_cases
 import rank_cases
 import torch
 import value_cases
@@ -15,7 +16,7 @@ from pkb.judging.config import JudgeConfig
 from pkb.judging.judge import Judge
 from pkb.records.verdict import Status, Verdict
 
-CASES = [*clock_cases.CASES, *value_cases.CASES, *rank_cases.CASES]
+CASES = [*clock_cases.CASES, *value_cases.CASES, *rank_cases.CASES, *race_cases.CASES]
 
 
 class _Judges:

@@ -1,0 +1,20 @@
+"""The enter barrier is missing: peers are read before they may have written."""
+
+import torch
+
+from pkb import symm
+
+_HANDLES = {}
+
+
+def solution(tensor):
+    key = (tensor.shape, tensor.dtype, tensor.device)
+    if key not in _HANDLES:
+        _HANDLES[key] = symm.rendezvous(symm.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device))
+    handle = _HANDLES[key]
+    handle.tensor.copy_(tensor)
+    total = torch.zeros(tensor.shape, dtype=torch.float32, device=tensor.device)
+    for rank in range(handle.world_size):
+        total += handle.peer(rank)
+    handle.barrier()
+    return total.to(tensor.dtype)
