@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
-_ERROR_LINE = re.compile(
-    r"\b(?:error|fatal)\b\s*[:#]|\bfatal error\b|undefined (?:reference|symbol)|collect2:|ld returned",
-    re.IGNORECASE,
-)
-_NEW_DIAGNOSTIC = re.compile(r"\b(?:warning|remark|note)\b\s*[:#]|errors? detected|^(?:FAILED|ninja):|^ptxas info")
-_CONTEXT_LINES = 3
+from pkb.cuda.diagnostics import diagnostics
 
 
 def relevant_lines(log: str, limit: int = 30) -> tuple[str, ...]:
-    """The error lines of a compiler log, each with the source lines under it; the log's end if it has none."""
-    lines = [line.rstrip() for line in log.splitlines() if line.strip()]
-    kept: list[str] = []
-    context_left = 0
-    for line in lines:
-        if _ERROR_LINE.search(line):
-            kept.append(line)
-            context_left = _CONTEXT_LINES
-        elif _NEW_DIAGNOSTIC.search(line):
-            context_left = 0
-        elif context_left and line[0].isspace():
-            kept.append(line)
-            context_left -= 1
-    return tuple(kept[:limit] if kept else lines[-limit:])
+    """The errors of a compiler's log, first error first, each with its source line; the log's end if it has none."""
+    kept = [line for diagnostic in diagnostics(log) for line in diagnostic.lines]
+    return tuple(kept[:limit] if kept else [line.rstrip() for line in log.splitlines() if line.strip()][-limit:])
 
 
 class CompileError(Exception):

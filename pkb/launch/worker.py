@@ -314,8 +314,10 @@ def _import_solution(path: Path) -> Any:
 def _import_fault(error: BaseException, path: str) -> RankFault:
     """Why the candidate could not be imported."""
     log = _traceback(error)
-    if isinstance(error, CompileError):
-        return RankFault(kind="compile", text=str(error)[:_MAX_COMPILE_CHARS], log=error.log[-_MAX_LOG_CHARS:])
+    compiling = _compile_error(error)
+    if compiling is not None:
+        text = str(compiling)[:_MAX_COMPILE_CHARS]
+        return RankFault(kind="compile", text=text, log=compiling.log[-_MAX_LOG_CHARS:])
     where = f"while it was imported{_place(error, str(Path(path).parent))}"
     if isinstance(error, SystemExit):
         return RankFault(kind="exit", text=f"called sys.exit({_short(error.code)}) {where}", log=log)
@@ -324,6 +326,19 @@ def _import_fault(error: BaseException, path: str) -> RankFault:
     if isinstance(error, SyntaxError) and error.filename == path:
         return RankFault(kind="syntax", text=f"the file is not valid Python{_message(error)}", log=log)
     return RankFault(kind="import", text=f"{type(error).__name__} {where}{_message(error)}", log=log)
+
+
+def _compile_error(error: BaseException) -> CompileError | None:
+    """The error of a compiler that an exception stands for: ours, Triton's or that of torch's extension builder."""
+    if isinstance(error, CompileError):
+        return error
+    # By name: Triton need not be installed, and is not imported for this.
+    kind = type(error)
+    if kind.__module__.startswith("triton.") and kind.__name__ == "CompilationError":
+        return CompileError("the Triton kernel", str(error))
+    if kind is RuntimeError and str(error).startswith("Error building extension"):
+        return CompileError("the extension", str(error))
+    return None
 
 
 def _contract_fault(solution: Any, num_arguments: int | None) -> RankFault | None:
@@ -359,9 +374,10 @@ def _call_fault(error: BaseException, call: int, folder: str) -> RankFault:
     log = _traceback(error)
     if isinstance(error, SystemExit):
         return RankFault(kind="exit", text=f"called sys.exit({_short(error.code)}) {where}", log=log, call=call)
-    if isinstance(error, CompileError):
-        text = str(error)[:_MAX_COMPILE_CHARS]
-        return RankFault(kind="compile", text=text, log=error.log[-_MAX_LOG_CHARS:], call=call)
+    compiling = _compile_error(error)
+    if compiling is not None:
+        text = str(compiling)[:_MAX_COMPILE_CHARS]
+        return RankFault(kind="compile", text=text, log=compiling.log[-_MAX_LOG_CHARS:], call=call)
     text = f"{type(error).__name__} {where}{_message(error)}"
     return RankFault(kind="exception", text=text, log=log, call=call)
 

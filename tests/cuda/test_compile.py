@@ -106,7 +106,7 @@ def test_error_names_file_and_line_and_shows_the_source() -> None:
     with pytest.raises(CompileError) as caught:
         pkb.cuda.compile('extern "C" __global__ void k(int* x) {\n  x[0] = nowhere;\n}', name="solution.cu")
     message = str(caught.value)
-    assert message.startswith("solution.cu does not compile:\nsolution.cu(2): error:")
+    assert message.startswith("solution.cu does not compile:\nsolution.cu:2: error:")
     assert "x[0] = nowhere;" in message
     assert "1 error detected" in caught.value.log
     assert "1 error detected" not in message
