@@ -25,9 +25,12 @@ from pkb.records.run_folder import RunFolder
 
 __all__ = ["feedback", "replay", "zero_shot"]
 _ATTEMPT = "attempt"
+# The framework puts the package's name in front only where it finds it in site-packages: not in an editable
+# install whose distribution has another name.
+_PREFIX = "" if "site-packages" in Path(__file__).parts else "pkb/"
 
 
-@task
+@task(name=f"{_PREFIX}zero_shot")
 def zero_shot(
     problems: str = "all",
     attempts: int = 3,
@@ -50,7 +53,7 @@ def zero_shot(
     return _task_of(request, run)
 
 
-@task
+@task(name=f"{_PREFIX}feedback")
 def feedback(
     problems: str = "all",
     attempts: int = 3,
