@@ -35,5 +35,5 @@ clean:
 	@touch $@
 
 .venv/.dev: pyproject.toml constraints.txt | .venv/bin/python
-	$(PIP) --editable '.[cuda,dev]'
+	$(PIP) --editable '.[cuda,dev,models]'
 	@touch $@ .venv/.run

@@ -42,8 +42,8 @@ def render_records() -> str:
         " generated from the records' docstrings by `python scripts/generate_docs.py`.\n"
     )
     runs = (
-        "# Runs\n\nA run of a model is a folder: `run.json` holds one `Run`, `attempts.jsonl` one `Attempt` a line, in the"
-        " order in which they ended, and `logs/` the logs of the evaluation framework.\n"
+        "# Runs\n\nA run of a model is a folder: `run.json` holds one `Run`, `attempts.jsonl` one `Attempt` a line, in"
+        " the order in which they ended, and `logs/` the logs of the evaluation framework.\n"
     )
     causes = "## Causes by status\n\n| status | causes |\n|---|---|\n" + "".join(map(_causes, Status))
     return "\n".join([intro, *map(_table, RECORDS), causes, runs, *map(_table, RUN_RECORDS)])

@@ -38,7 +38,7 @@ class Extraction(StrEnum):
     FOUND = "found"
     NO_CODE = "no_code"
     TRUNCATED = "truncated"
-    """The reply ended inside its code."""
+    """The reply was cut off inside its code, or before it."""
     EMPTY = "empty"
     """The model said nothing."""
 

@@ -68,13 +68,18 @@ class RunFolder:
         return parse(Run, file.read_text(encoding="utf-8"), where=str(file))
 
     def attempts(self) -> list[Attempt]:
-        """All attempts in the order in which they ended.
+        """All attempts in the order in which they were last written: one that an error ended is made anew.
 
         Raises:
             UsageError: a line is no attempt.
         """
         file = self.path / ATTEMPTS_FILE
-        return [parse(Attempt, line, where=f"{file}:{number}") for number, line in whole_lines(file)]
+        latest: dict[tuple[str, int], Attempt] = {}
+        for number, line in whole_lines(file):
+            attempt = parse(Attempt, line, where=f"{file}:{number}")
+            latest.pop((attempt.problem, attempt.index), None)
+            latest[attempt.problem, attempt.index] = attempt
+        return list(latest.values())
 
     def append(self, attempt: Attempt) -> None:
         """Write an attempt that has ended."""

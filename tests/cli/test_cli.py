@@ -25,6 +25,10 @@ OPTIONS = {
     "baseline": [
         "--deadline", "--device", "--dtype", "--isolation", "--json", "--rounds", "--size", "--trials", "--world-size",
     ],
+    "generate": [
+        "--attempts", "--backend", "--device", "--hardware", "--max-connections", "--mode", "--model", "--problems",
+        "--replay", "--set", "--size", "--turns", "--world-size", "-o",
+    ],
     "new-problem": [],
     "check-problem": ["--slow"],
     "doctor": [],
@@ -39,8 +43,9 @@ def test_commands_and_options_are_the_frozen_ones() -> None:
         assert command is not None
         found[name] = sorted(p.opts[0] for p in command.params if isinstance(p, click.Option))
     assert found == OPTIONS
-    # Beyond ten there are only those of `judge` that a feedback loop and a failure need.
-    assert max(len(options) for options in OPTIONS.values()) <= 13
+    # Beyond ten there are only those of `judge` that a feedback loop and a failure need, and of `generate`,
+    # which names a model, a prompt and a judge.
+    assert max(len(options) for options in OPTIONS.values()) <= 14
 
 
 def test_list_shows_numbers_ids_and_titles() -> None:

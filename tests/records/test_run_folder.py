@@ -81,6 +81,15 @@ def test_a_line_that_a_kill_cut_off_is_no_attempt_and_the_next_one_is_whole(tmp_
     assert [attempt.index for attempt in folder.attempts()] == [0, 1]
 
 
+def test_an_attempt_that_was_made_anew_counts_once(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.create(make_run())
+    folder.append(make_attempt(0).model_copy(update={"error": "no answer"}))
+    folder.append(make_attempt(1))
+    folder.append(make_attempt(0))
+    assert [(attempt.index, attempt.error) for attempt in folder.attempts()] == [(1, ""), (0, "")]
+
+
 def test_a_broken_line_is_named(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.create(make_run())
