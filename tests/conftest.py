@@ -30,6 +30,7 @@ def make_verdict() -> Callable[..., Verdict]:
             "device": DeviceMode.CUDA,
             "world_size": 4,
             "dtype": "bf16",
+            "solution_class": "library" if fields.get("library") else "custom",
             "trials": (Trial(size="tiny", index=0, exact=False, num_calls=3, passed=status == "correct"),),
             "fingerprint": Fingerprint(
                 host="abc",

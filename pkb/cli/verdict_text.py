@@ -20,6 +20,9 @@ def lines(verdict: Verdict) -> Iterator[str]:
         yield f"  {_trials(verdict, size)}"
     for timing in verdict.timings:
         yield f"  {_timing(timing, verdict.device)}"
+    if verdict.solution_class is not None:
+        by = f" by {', '.join(verdict.mechanisms)}" if verdict.mechanisms else ""
+        yield f"  class {verdict.solution_class}{by}"
     for note in verdict.notes:
         yield f"  note: {note}"
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in verdict.phase_seconds.items() if seconds >= 0.05)

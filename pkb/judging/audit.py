@@ -1,39 +1,13 @@
-"""What a profile of the candidate and the judge's own clock say about it."""
+"""Which times of a candidate are not credible."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-
-from pkb.launch.plan import Event
 from pkb.records.verdict import Timing
 
-# Operators and kernels of collective libraries that move data; a barrier moves none.
-_LIBRARY_OPERATOR = re.compile(
-    r"^(c10d::|_c10d_functional::|symm_mem::)(?!barrier)|^(gloo|nccl):(?!barrier)|^ncclDevKernel|^ncclKernel"
-)
 _CLOCK_RATIO = 2.0
 _CLOCK_SLACK_S = 0.010
 """The judge's clock may exceed the ranks' by this much in a block before the two disagree: it includes the
 start signal, the answers and, on the CPU, whatever else the machine did."""
-
-
-def library_calls(events: Sequence[Event]) -> tuple[str, ...]:
-    """Names of library collectives among the events, in order of frequency."""
-    return tuple(event.name for event in events if _LIBRARY_OPERATOR.search(event.name))
-
-
-def mechanisms(events: Sequence[Event]) -> tuple[str, ...]:
-    """Means of moving data that the events show."""
-    seen = []
-    if library_calls(events):
-        seen.append("library collective")
-    device = [event.name for event in events if event.on_device]
-    if any(name.startswith(("Memcpy PtoP", "Memcpy DtoD", "Memcpy Peer")) for name in device):
-        seen.append("copy engine")
-    if any(not name.startswith(("Memcpy", "Memset")) and not _LIBRARY_OPERATOR.search(name) for name in device):
-        seen.append("kernels")
-    return tuple(seen)
 
 
 def too_fast(timing: Timing) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,11 +15,12 @@ from pkb.judging.check import TrialOutcome, Truth, check_trial, result_of
 from pkb.judging.config import JudgeConfig
 from pkb.judging.draft import Draft, Stop
 from pkb.judging.explain import Call, compare_call, explain
+from pkb.judging.means import means_of
 from pkb.judging.roofline import speed_of_light
 from pkb.judging.schedule import Schedule, TrialPlan, skewed_calls
 from pkb.judging.timing import Block, Blocks, speedup_interval
 from pkb.launch.hardware import hardware_profile
-from pkb.launch.plan import Profile, ProfileAnswer
+from pkb.launch.plan import CollectivesAnswer, ListCollectives, Profile, ProfileAnswer
 from pkb.launch.ranks import RankFailure, RankSet
 from pkb.launch.wire import ProtocolError
 from pkb.records.verdict import Cause, DeviceMode, Failure, Phase, Status, Timing
@@ -62,11 +64,12 @@ class Candidate:
             self.truth.forget()
 
     def time(self, baseline: BaselineRanks | None) -> None:
-        """Time all sizes that the schedule names, then audit the candidate.
+        """Time all sizes that the schedule names, auditing each.
 
         Raises:
             Stop: a rank failed, a timed result is wrong, or a time is not credible.
         """
+        begin_ns = time.time_ns()
         for size, draws in self._schedule.timed.items():
             with self.draft.phase(Phase.TIME, f"size {size}"):
                 timing = self._time_size(size, draws, baseline)
@@ -77,6 +80,11 @@ class Candidate:
             ):
                 if reason:
                     raise Stop(Status.REFUSED, Failure(phase=Phase.AUDIT, cause=cause, detail=reason))
+        with self.draft.phase(Phase.AUDIT, "collectives of the timed calls"):
+            messages = self.ranks.request(ListCollectives(begin_ns=begin_ns), self._config.deadline_s)
+        if self.draft.means is not None:
+            counts = [CollectivesAnswer.model_validate(message.header).collectives for message in messages]
+            self.draft.means = self.draft.means.with_timed(counts)
 
     def profile(self) -> None:
         """Find out by what means the candidate communicates.
@@ -87,12 +95,8 @@ class Candidate:
         with self.draft.phase(Phase.AUDIT, "profiling one call"):
             draw = self._schedule.trials[0].calls[-1]
             messages = self.ranks.request(Profile(draw=draw), self._config.deadline_s)
-            events = [event for m in messages for event in ProfileAnswer.model_validate(m.header).events]
-        called = audit.library_calls(events)
-        self.draft.library = bool(called)
-        self.draft.mechanisms = audit.mechanisms(events)
-        if called:
-            self.draft.note(f"calls library collectives: {', '.join(dict.fromkeys(called))}")
+            answers = [ProfileAnswer.model_validate(message.header) for message in messages]
+        self.draft.means = means_of(answers, on_gpu=self.draft.mode is not DeviceMode.CPU)
 
     def _run(self, plan: TrialPlan, *, build_deadline_s: float = 0.0) -> TrialOutcome:
         world_size = self._config.world_size

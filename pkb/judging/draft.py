@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from pkb.judging.config import JudgeConfig
 from pkb.judging.faults import failure_of
+from pkb.judging.means import Means
 from pkb.launch.device import fingerprint
 from pkb.launch.ranks import RankFailure
 from pkb.problems._spec import Problem
@@ -42,8 +43,7 @@ class Draft:
     mode: DeviceMode
     listener: Listener = ignore
     build_only: bool = False
-    library: bool | None = None
-    mechanisms: tuple[str, ...] = ()
+    means: Means | None = None
     isolation: tuple[str, ...] = ()
     seed: str = ""
     current_phase: Phase = Phase.SCREEN
@@ -83,6 +83,9 @@ class Draft:
         timings: Sequence[Timing] = self.timings
         if status is not Status.CORRECT:
             timings = [t.model_copy(update={"speedup": None, "speedup_interval": None}) for t in timings]
+        means, notes = self.means, list(self._notes)
+        if means is not None and means.collectives:
+            notes.append(f"calls library collectives: {', '.join(means.collectives)}")
         return Verdict(
             problem=self.problem.id,
             problem_sha256=self.problem.sha256,
@@ -95,9 +98,10 @@ class Draft:
             trials=tuple(self.trials),
             timings=tuple(timings),
             build_only=self.build_only,
-            library=self.library,
-            mechanisms=self.mechanisms,
-            notes=tuple(self._notes),
+            solution_class=means.solution_class if means else None,
+            library=bool(means.collectives) if means else None,
+            mechanisms=means.mechanisms if means else (),
+            notes=tuple(notes),
             phase_seconds={name: round(seconds, 3) for name, seconds in self._seconds.items()},
             isolation=self.isolation,
             seed=self.seed,

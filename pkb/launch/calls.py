@@ -20,7 +20,9 @@ from pkb.launch.plan import (
     BlockAnswer,
     BlockTime,
     CallsAnswer,
+    CollectivesAnswer,
     Event,
+    ListCollectives,
     Profile,
     ProfileAnswer,
     RunCalls,
@@ -28,10 +30,12 @@ from pkb.launch.plan import (
 )
 from pkb.launch.progress import ProgressPage, State
 from pkb.launch.segments import Agree, time_segments
+from pkb.launch.watch import Watch, collectives_since
 from pkb.problems._tree import fresh_containers, same_bits
 from pkb.records.base import Record
 
 _MAX_EVENTS = 300
+_MAX_NAME_CHARS = 300
 _POISON_BYTE = 0xFF  # NaN in every floating dtype.
 
 
@@ -56,6 +60,9 @@ class Caller:
     writes: Writes
     agree: Agree
     """The largest of all ranks' numbers; called by all ranks alike."""
+    clock: str
+    """Name of the process group that `agree` uses; empty without one."""
+    watch: Watch
     call: int = 0
     """Number of the call that is running, for messages."""
     _result_bytes: set[int] = field(default_factory=set)
@@ -157,21 +164,35 @@ class Caller:
         return timed, filled.outcome(result)
 
     def profile(self, plan: Profile) -> Answer:
-        """List the operators and kernels of one call."""
-        arguments = self._buffers.fill(self.draws[plan.draw]).arguments
+        """List the operators and kernels of one call, and the collectives of another, which no profiler betrays."""
         self.progress.set(State.IN_CALL, 0)
+        begin_ns = time.time_ns()
+        self.solution(*self._buffers.fill(self.draws[plan.draw]).arguments)
+        self.stream.synchronize()
+        arguments = self._buffers.fill(self.draws[plan.draw]).arguments
+        self.progress.set(State.IN_CALL, 1)
+        profiled_ns = time.time_ns()
         # torch.profiler.profile would do the same, but imports the compiler stack first (two seconds).
         with torch.autograd.profiler.profile(use_device="cuda" if self.device.type == "cuda" else None) as profile:
             self.solution(*arguments)
             self.stream.synchronize()
-        self.progress.set(State.RETURNED, 0)
-        cpu = DeviceType.CPU
-        counts = Counter((e.name, e.device_type != cpu) for e in profile.function_events)
-        events = tuple(
-            Event(name=name[:300], on_device=on_device, count=count)
-            for (name, on_device), count in counts.most_common(_MAX_EVENTS)
+        self.progress.set(State.RETURNED, 1)
+        return Answer(
+            ProfileAnswer(
+                done="profile",
+                events=_events(profile),
+                collectives=collectives_since(begin_ns),
+                barriers=sum(n for name, n in collectives_since(profiled_ns).items() if "barrier" in name),
+                libraries=self.watch.libraries(),
+                symbols=self.watch.symbols(),
+                shares_memory=self.watch.shares_memory(),
+            )
         )
-        return Answer(ProfileAnswer(done="profile", events=events))
+
+    def list_collectives(self, plan: ListCollectives) -> Answer:
+        """List what was called since a moment, by every thread; restoring of arguments is the judge's own."""
+        found = collectives_since(plan.begin_ns, clock=self.clock)
+        return Answer(CollectivesAnswer(done="list_collectives", collectives=found))
 
     def _poison(self, filled: Filled) -> None:
         """Leave NaN in the memory that the allocator hands out next, so that unwritten outputs show."""
@@ -183,6 +204,21 @@ class Caller:
         ]
         for block in blocks:
             block.fill_(_POISON_BYTE)
+
+
+def _events(profile: Any) -> tuple[Event, ...]:
+    """What a profile holds, by name; the most frequent."""
+    counts: Counter[tuple[str, bool]] = Counter()
+    times_us: Counter[tuple[str, bool]] = Counter()
+    for event in profile.function_events:
+        on_device = event.device_type != DeviceType.CPU
+        key = (event.name[:_MAX_NAME_CHARS], on_device)
+        counts[key] += 1
+        times_us[key] += event.time_range.elapsed_us() if on_device else event.self_cpu_time_total
+    return tuple(
+        Event(name=name, on_device=on_device, count=count, time_us=round(times_us[name, on_device], 3))
+        for (name, on_device), count in counts.most_common(_MAX_EVENTS)
+    )
 
 
 def _delays(delays_us: tuple[int, ...], stream: Stream) -> Callable[[], None] | None:

@@ -113,13 +113,23 @@ class TimeBlock(Record):
 
 
 class Profile(Record):
-    """Call the candidate once under the profiler and list what ran."""
+    """Call the candidate twice, once under the profiler, and list what ran."""
 
     kind: Literal["profile"] = "profile"
     draw: int
 
 
-Command = Annotated[Setup | Prepare | Load | RunCalls | TimeBlock | Profile, Field(discriminator="kind")]
+class ListCollectives(Record):
+    """List the library collectives that were called since a moment."""
+
+    kind: Literal["list_collectives"] = "list_collectives"
+    begin_ns: int
+    """Of the machine's clock, nanoseconds since 1970."""
+
+
+Command = Annotated[
+    Setup | Prepare | Load | RunCalls | TimeBlock | Profile | ListCollectives, Field(discriminator="kind")
+]
 COMMAND: TypeAdapter[Command] = TypeAdapter(Command)
 
 
@@ -143,6 +153,8 @@ class Event(Record):
     name: str
     on_device: bool
     count: int
+    time_us: float = 0.0
+    """All of them together, without what runs inside of them; on the device where `on_device`."""
 
 
 class BlockTime(Record):
@@ -195,6 +207,23 @@ class ProfileAnswer(Record):
 
     done: Literal["profile"]
     events: tuple[Event, ...]
+    collectives: dict[str, int]
+    """Library collectives by torch's own count, in the profiled call and in one before it."""
+    barriers: int
+    """How many of the profiled call's collectives were barriers."""
+    libraries: tuple[str, ...]
+    """File names of the libraries that were loaded since the candidate was."""
+    symbols: tuple[str, ...]
+    """Functions that were looked up in native libraries through ctypes."""
+    shares_memory: bool
+    """The rank has mapped memory of its peers."""
+
+
+class CollectivesAnswer(Record):
+    """Header of the answer to `ListCollectives`."""
+
+    done: Literal["list_collectives"]
+    collectives: dict[str, int]
 
 
 class LoadAnswer(Record):
@@ -207,7 +236,9 @@ class LoadAnswer(Record):
 LOST_CHANNEL = 71
 """Exit code of a rank that cannot answer because the candidate has closed its channel."""
 
-Answer = Annotated[Done | LoadAnswer | CallsAnswer | BlockAnswer | ProfileAnswer, Field(discriminator="done")]
+Answer = Annotated[
+    Done | LoadAnswer | CallsAnswer | BlockAnswer | ProfileAnswer | CollectivesAnswer, Field(discriminator="done")
+]
 _ANSWER: TypeAdapter[Answer] = TypeAdapter(Answer)
 
 

@@ -35,6 +35,7 @@ from pkb.launch.plan import (
     LOST_CHANNEL,
     Build,
     Done,
+    ListCollectives,
     Load,
     LoadAnswer,
     Prepare,
@@ -46,6 +47,7 @@ from pkb.launch.plan import (
 )
 from pkb.launch.progress import ProgressPage, State
 from pkb.launch.staging import stage_point_to_point
+from pkb.launch.watch import Watch
 from pkb.problems._draw import DrawSeeds, make_draw
 from pkb.problems._find import read_problem
 from pkb.problems._spec import Group
@@ -123,6 +125,8 @@ class _Rank:
             self._answer_calls(lambda caller: caller.time(command))
         elif isinstance(command, Profile):
             self._answer_calls(lambda caller: caller.profile(command))
+        elif isinstance(command, ListCollectives):
+            self._answer_calls(lambda caller: caller.list_collectives(command))
         self._progress.set(State.IDLE)
 
     def _setup(self, command: Setup) -> None:
@@ -192,6 +196,7 @@ class _Rank:
         os.environ["PKB_CACHE_DIR"] = command.cache
         os.environ["TORCH_EXTENSIONS_DIR"] = str(build.extensions_dir(command.solution_sha256))
         build.install_public_helpers()
+        watch = Watch()
         try:
             solution = _import_solution(Path(command.path))
         except BaseException as error:
@@ -210,6 +215,8 @@ class _Rank:
             max_result_bytes=self._max_result_bytes,
             writes=self._writes,
             agree=self._groups.agree,
+            clock=self._groups.clock_name(),
+            watch=watch,
         )
         made = tuple(Build(name=b.name, arch=b.arch, seconds=b.seconds, cached=b.cached, log=b.log) for b in builds())
         self._answer(LoadAnswer(done="load", builds=made))
@@ -281,6 +288,10 @@ class _Groups:
     def make_clock(self) -> None:
         """Make the group that `agree` uses, out of the candidate's way."""
         self._clock = dist.new_group(backend="gloo", timeout=_GROUP_TIMEOUT)
+
+    def clock_name(self) -> str:
+        """Name of that group; empty before it is made."""
+        return "" if self._clock is None else str(self._clock.group_name)
 
     def agree(self, number: int) -> int:
         """The largest of all ranks' numbers."""

@@ -116,6 +116,14 @@ class DeviceMode(StrEnum):
     CPU = "cpu"
 
 
+class SolutionClass(StrEnum):
+    """Whose work a solution is, by what one profiled call of it shows; docs/method.md has the rule."""
+
+    CUSTOM = "custom"
+    HYBRID = "hybrid"
+    LIBRARY = "library"
+
+
 class Mismatch(Record):
     """Where an output first differs from what was expected."""
 
@@ -266,6 +274,8 @@ class Verdict(Record):
     """Times, one record for each timed size."""
     build_only: bool = False
     """True when only the build was asked for: `correct` then means that it builds."""
+    solution_class: SolutionClass | None = None
+    """Whose work it is: `custom`, `hybrid` or `library`; None when that was not observed."""
     library: bool | None = None
     """True when the solution communicates through library collectives; None when that was not observed."""
     mechanisms: tuple[str, ...] = ()
@@ -295,6 +305,8 @@ class Verdict(Record):
             raise ValueError(f"a speedup on a verdict that is {self.status}")
         if self.device is DeviceMode.SHARED_GPU and any(t.speedup is not None for t in self.timings):
             raise ValueError("shared-gpu never gives a speedup")
+        if self.solution_class is SolutionClass.CUSTOM and self.library:
+            raise ValueError("a solution that calls library collectives cannot be of class custom")
         all_passed = bool(self.trials) and all(t.passed for t in self.trials)
         if self.status is Status.CORRECT and not self.build_only and not all_passed:
             raise ValueError("correct needs at least one trial, and every trial passed")
@@ -303,7 +315,8 @@ class Verdict(Record):
     @property
     def solved(self) -> bool:
         """Correct, judged beyond the build, and the communication done by the solution itself."""
-        return self.status is Status.CORRECT and not self.build_only and not self.library
+        own = self.solution_class in (SolutionClass.CUSTOM, SolutionClass.HYBRID) and not self.library
+        return self.status is Status.CORRECT and not self.build_only and own
 
     def __str__(self) -> str:
         """One line: status, what was measured, on what."""

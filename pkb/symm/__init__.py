@@ -5,7 +5,7 @@ solution in plain torch ops runs on both. Needs torch.distributed to be initiali
 problems or judging.
 """
 
-from pkb.symm._api import empty, rendezvous
+from pkb.symm._api import empty, in_use, rendezvous
 from pkb.symm._handle import NUM_CHANNELS, Handle
 from pkb.symm._waiting import set_after_barrier, set_timeout
 
@@ -13,6 +13,7 @@ __all__ = [
     "NUM_CHANNELS",
     "Handle",
     "empty",
+    "in_use",
     "rendezvous",
     "set_after_barrier",
     "set_timeout",

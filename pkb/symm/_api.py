@@ -46,6 +46,11 @@ def empty(
     return raw[:num_bytes].view(dtype).view(dims)
 
 
+def in_use() -> bool:
+    """Whether this rank holds a symmetric buffer."""
+    return _host.in_use() or _cuda.in_use()
+
+
 def rendezvous(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> Handle:
     """Map the buffers of all ranks into each other. Collective: all ranks call it in the same order.
 

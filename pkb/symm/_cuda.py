@@ -82,6 +82,12 @@ def find(tensor: torch.Tensor) -> Allocation | None:
     return _allocations.get(tensor.untyped_storage().data_ptr())
 
 
+def in_use() -> bool:
+    """Whether this rank holds a buffer."""
+    _forget_freed()
+    return bool(_allocations)
+
+
 def _forget_freed() -> None:
     for address, allocation in list(_allocations.items()):
         if allocation.storage.expired():

@@ -57,6 +57,11 @@ def find(tensor: torch.Tensor) -> Segment | None:
     return _segments.get(tensor.untyped_storage().data_ptr())
 
 
+def in_use() -> bool:
+    """Whether this rank holds a buffer."""
+    return bool(_segments)
+
+
 class HostHandle(Handle):
     """Handle over mapped segments; barrier, signal and wait block."""
 

@@ -11,7 +11,7 @@ from pkb.judging import audit
 from pkb.judging.roofline import speed_of_light
 from pkb.judging.timing import Blocks, speedup_interval
 from pkb.launch.hardware import HardwareProfile, hardware_profile
-from pkb.launch.plan import Event, TimeBlock
+from pkb.launch.plan import TimeBlock
 from pkb.launch.ranks import RankSet
 from pkb.launch.wire import Message
 from pkb.problems._spec import Cost
@@ -106,13 +106,3 @@ def test_a_clock_that_hides_work_is_found_and_noise_is_not() -> None:
     assert not audit.clocks_disagree(timing(parent_us=140.0))
     assert not audit.clocks_disagree(timing(parent_us=250.0, iterations=10))
     assert not audit.clocks_disagree(timing(parent_us=None))
-
-
-def test_library_collectives_are_told_from_barriers_and_kernels() -> None:
-    def event(name: str, on_device: bool = False) -> Event:
-        return Event(name=name, on_device=on_device, count=1)
-
-    assert audit.library_calls([event("c10d::allreduce_"), event("aten::add")]) == ("c10d::allreduce_",)
-    assert audit.library_calls([event("ncclDevKernel_AllReduce_Sum_bf16", True)])
-    assert not audit.library_calls([event("c10d::barrier"), event("gloo:barrier"), event("my_kernel", True)])
-    assert audit.mechanisms([event("Memcpy PtoP", True), event("one_shot", True)]) == ("copy engine", "kernels")

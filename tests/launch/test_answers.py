@@ -10,6 +10,7 @@ import pytest
 from pkb.launch.plan import (
     CallPlan,
     Command,
+    ListCollectives,
     Load,
     Prepare,
     Profile,
@@ -29,6 +30,16 @@ CALLS = RunCalls(calls=(CallPlan(draw=0), CallPlan(draw=1)))
 BLOCK = TimeBlock(draws=(0,), first=0, iterations=3, start_ns=START_NS, return_result=True)
 SILENT_BLOCK = BLOCK.model_copy(update={"return_result": False})
 PROFILE = Profile(draw=0)
+PROFILED = {
+    "done": "profile",
+    "events": [{"name": "x", "on_device": True, "count": 3}],
+    "collectives": {},
+    "barriers": 0,
+    "libraries": [],
+    "symbols": [],
+    "shares_memory": False,
+}
+LIST = ListCollectives(begin_ns=0)
 
 
 def calls_answer(num_results: int = 2, mutated: tuple[tuple[int, int], ...] = ()) -> dict[str, Any]:
@@ -51,7 +62,8 @@ def block_answer(start: int = 1, end: int = 2, result: dict[str, Any] | None = N
         (BLOCK, block_answer(result={"kind": "value"})),
         (BLOCK, block_answer(start=0, end=1, result={})),
         (SILENT_BLOCK, block_answer()),
-        (PROFILE, {"done": "profile", "events": [{"name": "x", "on_device": True, "count": 3}]}),
+        (PROFILE, PROFILED),
+        (LIST, {"done": "list_collectives", "collectives": {"gloo:all_reduce": 3}}),
     ],
 )
 def test_an_answer_that_fits_is_taken(command: Command, header: dict[str, Any]) -> None:

@@ -83,6 +83,9 @@ def test_every_cause_belongs_to_a_status() -> None:
 def test_library_solution_is_correct_but_not_solved(make_verdict: MakeVerdict) -> None:
     assert make_verdict(library=False).solved
     assert not make_verdict(library=True).solved
+    assert make_verdict(solution_class="hybrid", library=False).solved
+    assert not make_verdict(solution_class="hybrid", library=True).solved
+    assert not make_verdict(solution_class=None).solved, "not observed is not solved"
     assert not make_verdict("wrong").solved
     assert not make_verdict(build_only=True, trials=()).solved
 
