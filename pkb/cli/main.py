@@ -21,6 +21,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "show": ("pkb.cli.show", "Show a problem's contract, sizes and cost."),
     "judge": ("pkb.cli.judge", "Judge solutions: correct? how fast? what went wrong?"),
     "baseline": ("pkb.cli.baseline", "Check and time a problem's own reference."),
+    "report": ("pkb.cli.report", "Score runs of models and compare them, as HTML, Markdown and CSV."),
     "new-problem": ("pkb.cli.new_problem", "Make the two files of a new problem."),
     "check-problem": ("pkb.cli.check_problem", "Run the generic tests on one problem."),
     "doctor": ("pkb.cli.doctor", "Say what this machine can run, and why not more."),
