@@ -126,7 +126,7 @@ def speedup_by_light(sheets: Sequence[Sheet]) -> Chart | None:
         return _x(math.log(min(max(speedup, low), high) / low) / math.log(high / low))
 
     return Chart(
-        title="Speedup and speed of light",
+        title="Best solved attempt at each problem",
         x_title="speedup over the baseline",
         y_title="% of speed of light",
         x_ticks=tuple(Tick(x_of(tick), f"{tick:g}") for tick in _SPEEDUP_TICKS if low <= tick <= high),
