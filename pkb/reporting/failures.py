@@ -138,11 +138,16 @@ def turn_that_counts(attempt: Attempt) -> Turn | None:
 def kind_of(attempt: Attempt) -> Kind:
     """What became of an attempt."""
     turn = turn_that_counts(attempt)
-    if turn is None:
-        return Kind.NOT_SCORED
+    return Kind.NOT_SCORED if turn is None else kind_of_turn(turn)
+
+
+def kind_of_turn(turn: Turn) -> Kind:
+    """What became of one reply."""
     if turn.verdict is None:
         # Code without a verdict: judging was cut off.
         return Kind.NOT_SCORED if turn.code else Kind.NO_CODE
+    if not _is_scored(turn.verdict):
+        return Kind.NOT_SCORED
     if turn.verdict.failure is not None:
         return _of_failure(turn.verdict.status, turn.verdict.failure)
     if not turn.verdict.solved:
