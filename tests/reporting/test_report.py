@@ -171,4 +171,4 @@ def test_results_go_to_a_file(make_verdict: Callable[..., Verdict], tmp_path: Pa
     target = tmp_path / "results.md"
     done = CliRunner().invoke(cli, ["report", str(tmp_path / "some.jsonl"), "-o", str(target)], catch_exceptions=False)
     assert done.exit_code == 0 and done.stdout == ""
-    assert target.read_text() == results_markdown([tmp_path])
+    assert target.read_text() == results_markdown([tmp_path / "some.jsonl"])
