@@ -13,7 +13,7 @@ from pkb.reporting.summary import Cell, Table
 
 
 def results_markdown(paths: Sequence[str | Path]) -> str:
-    """A page with a section for each machine: a table of timed verdicts, and one of verdicts that only say what is correct.
+    """A page: for each machine, a table of timed verdicts, and one of those that only say what is correct.
 
     Of several verdicts on the same solution, world size, dtype and sizes, the last counts.
 
@@ -27,9 +27,9 @@ def results_markdown(paths: Sequence[str | Path]) -> str:
         machines.setdefault(_machine(verdict), []).append(verdict)
     sources = " ".join(str(path) for path in paths)
     intro = (
-        f"# Results\n\nWritten by `pkb report {sources}` from verdicts. A time is that of the slowest rank, the median over"
-        " rounds; % of speed of light\nis the least time that link, memory and arithmetic of the machine allow, over the"
-        " time measured, with what bounds it.\n"
+        f"# Results\n\nWritten by `pkb report {sources}` from verdicts. A time is that of the slowest rank, the median"
+        " over rounds;\n% of speed of light is the least time that link, memory and arithmetic of the machine allow, over"
+        " the time measured,\nwith what bounds it.\n"
     )
     return "\n".join([intro, *(_section(name, machines[name]) for name in sorted(machines))])
 
