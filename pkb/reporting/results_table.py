@@ -27,9 +27,9 @@ def results_markdown(paths: Sequence[str | Path]) -> str:
         machines.setdefault(_machine(verdict), []).append(verdict)
     sources = " ".join(str(path) for path in paths)
     intro = (
-        f"# Results\n\nWritten by `pkb report {sources}` from verdicts. A time is that of the slowest rank, the median"
-        " over rounds;\n% of speed of light is the least time that link, memory and arithmetic of the machine allow, over"
-        " the time measured,\nwith what bounds it.\n"
+        f"# Results\n\nWritten by `pkb report {sources}` from verdicts. A time is that of the slowest rank,\n"
+        "the median over rounds; % of speed of light is the least time that link, memory and arithmetic of the\n"
+        "machine allow, over the time measured, with what bounds it.\n"
     )
     return "\n".join([intro, *(_section(name, machines[name]) for name in sorted(machines))])
 

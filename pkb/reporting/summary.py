@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from pkb.records.attempt import Attempt
 from pkb.records.run import RunProblem
 from pkb.reporting import scores, words
 from pkb.reporting.bootstrap import Estimate
 from pkb.reporting.failures import FAMILY_OF, Kind, shares
-from pkb.reporting.scores import THRESHOLDS, Column, Results, fast_p, is_timed
+from pkb.reporting.scores import THRESHOLDS, Column, Results, fast_p, is_timed, results_of
 from pkb.reporting.sheet import Sheet
 from pkb.reporting.splits import Way, class_of, group_of, mechanisms_of, parallelism_words, results_by, ways
+
+_MOST_TURN_ROWS = 10
 
 
 @dataclass(frozen=True)
@@ -69,13 +72,35 @@ def comparison(sheets: Sequence[Sheet]) -> Table | None:
 
 
 def splits(sheets: Sequence[Sheet]) -> tuple[Table, ...]:
-    """Scores by group and parallelism of problems; correct attempts by class and mechanism."""
+    """Scores by group and parallelism of problems and by turns; correct attempts by class and mechanism."""
+    turns = by_turn(sheets)
     return (
         _by_problem("By group", sheets, group_of),
         _by_problem("By parallelism", sheets, parallelism_words),
         _by_way("By class of solution", sheets, lambda sheet: ways(sheet.attempts, class_of)),
         _by_way("By mechanism", sheets, lambda sheet: ways(sheet.attempts, mechanisms_of)),
+        *([turns] if turns is not None else []),
     )
+
+
+def by_turn(sheets: Sequence[Sheet]) -> Table | None:
+    """Scores if attempts had ended after each number of turns; None if all runs have one turn."""
+    most = max(sheet.run.turns for sheet in sheets)
+    if most == 1:
+        return None
+    heads = ["turns"]
+    for sheet in sheets:
+        heads += [f"{sheet.run.name}: fast_{p:g}@{sheet.run.attempts}" for p in (0.0, 1.0)]
+    rows = []
+    for turns in sorted({*range(1, min(most, _MOST_TURN_ROWS) + 1), most}):
+        cells = [Cell(str(turns))]
+        for sheet in sheets:
+            results = results_of(_cut(sheet, turns), Column.STRICT)
+            for p in (0.0, 1.0):
+                known = turns <= sheet.run.turns and (p == 0 or is_timed(sheet.strict))
+                cells.append(_share(results, p, sheet.run.attempts) if known else Cell(words.NONE))
+        rows.append(tuple(cells))
+    return Table("By number of turns", tuple(heads), tuple(rows))
 
 
 def failure_kinds(sheets: Sequence[Sheet]) -> Table:
@@ -88,6 +113,14 @@ def failure_kinds(sheets: Sequence[Sheet]) -> Table:
     ]
     heads = ("family", "kind", *(sheet.run.name for sheet in sheets))
     return Table("What became of attempts", heads, tuple(rows), num_names=2)
+
+
+def _cut(sheet: Sheet, turns: int) -> dict[str, list[Attempt]]:
+    """Attempts as if they had ended after so many turns."""
+    return {
+        problem: [attempt.model_copy(update={"turns": attempt.turns[:turns]}) for attempt in attempts]
+        for problem, attempts in sheet.attempts.items()
+    }
 
 
 def _headline_row(sheet: Sheet, column: Column, most: int) -> tuple[Cell, ...]:

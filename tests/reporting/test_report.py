@@ -16,7 +16,7 @@ from pkb.records.attempt import Attempt
 from pkb.records.errors import UsageError
 from pkb.records.run import Run
 from pkb.records.verdict import Interval, Timing, Verdict
-from pkb.reporting import files
+from pkb.reporting import files, summary
 from pkb.reporting.failures import Kind
 from pkb.reporting.page import LETTERS
 from pkb.reporting.results_table import results_markdown
@@ -113,6 +113,23 @@ def test_times_that_were_not_taken_are_no_zeros(make_run: MakeRun, make_attempt:
     found = sheet(make_run(attempts=1), [make_attempt(problem="allreduce")], where="here")
     row = next(line for line in files.markdown([found]).splitlines() if line.startswith("| one | strict |"))
     assert row.split(" | ")[2:6] == ["1 of 2", "50 % (0 to 100 %)", "-", "-"]
+
+
+def test_turns_add_up(make_run: MakeRun, make_attempt: MakeAttempt, make_turn) -> None:
+    attempts = [
+        make_attempt(turns=[make_turn("wrong"), make_turn(speedup=0.5, index=1), make_turn(speedup=2.0, index=2)]),
+        make_attempt(turns=[make_turn(speedup=3.0)], problem="allgather"),
+    ]
+    found = sheet(make_run(mode="feedback", attempts=1, turns=3), attempts, where="here")
+    table = summary.by_turn([found])
+    assert table is not None
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        ["1", "50 %", "50 %"],
+        ["2", "100 %", "50 %"],
+        ["3", "100 %", "100 %"],
+    ]
+    assert "## By number of turns" in files.markdown([found])
+    assert summary.by_turn([sheet(make_run(), [], where="here")]) is None
 
 
 def test_a_later_attempt_with_the_same_index_counts(make_run: MakeRun, make_attempt: MakeAttempt) -> None:
