@@ -102,6 +102,7 @@ def _verdict(rng: random.Random, problem: str, correct: bool) -> Verdict:
             for index in range(3)
         ),
         timings=tuple(_timing(rng, size) for size in ("base", "large")) if correct else (),
+        solution_class=None if not correct else "library" if library else rng.choice(("custom", "hybrid")),
         library=library if correct else None,
         mechanisms=("library collective",) if library else (rng.choice(("kernels", "copy engine", "multimem")),),
         fingerprint=_MACHINE,

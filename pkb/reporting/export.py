@@ -85,6 +85,8 @@ class Row(Record):
     """What compilers and ranks printed; empty without a failure."""
     solved: bool | None
     """Correct without library collectives; null if it cannot be scored."""
+    solution_class: str | None
+    """`custom`, `hybrid` or `library`; null where that was not observed."""
     library: bool | None
     """It calls library collectives; null where that was not observed."""
     mechanisms: tuple[str, ...]
@@ -254,6 +256,7 @@ def _judged(turn: Turn) -> dict[str, Any]:
         "cause": failure.cause if failure is not None else None,
         "detail": failure.detail if failure is not None else "",
         "log": failure.log if failure is not None else "",
+        "solution_class": verdict.solution_class if verdict is not None else None,
         "library": verdict.library if verdict is not None else None,
         "mechanisms": verdict.mechanisms if verdict is not None else (),
         "device": verdict.device if verdict is not None else None,

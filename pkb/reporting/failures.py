@@ -69,7 +69,7 @@ MEANINGS: dict[Kind, str] = {
     Kind.FAST: "solved, and faster than the baseline",
     Kind.UNTIMED: "solved where nothing is timed",
     Kind.SLOW: "solved, and no faster than the baseline",
-    Kind.LIBRARY_FALLBACK: "correct, but communicates through library collectives",
+    Kind.LIBRARY_FALLBACK: "correct, but by library collectives, or not seen to communicate by itself",
     Kind.NO_CODE: "the reply holds no code, or ends inside it",
     Kind.SYNTAX: "the file is not valid Python",
     Kind.INTERFACE: "no function `solution` with the reference's arguments",

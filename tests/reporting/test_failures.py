@@ -78,6 +78,7 @@ def test_correct_attempts_are_told_apart(make_attempt: MakeAttempt) -> None:
     assert kind_of(make_attempt(speedup=1.0)) is Kind.SLOW
     assert kind_of(make_attempt()) is Kind.UNTIMED
     assert kind_of(make_attempt(speedup=3.0, library=True)) is Kind.LIBRARY_FALLBACK
+    assert kind_of(make_attempt(speedup=3.0, solution_class=None)) is Kind.LIBRARY_FALLBACK
     assert kind_of(make_attempt(build_only=True)) is Kind.NOT_SCORED
 
 
