@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pkb.records.errors import UsageError
-from pkb.reporting import page, summary
+from pkb.reporting import page
 from pkb.reporting.failures import FAMILY_OF, Kind
 from pkb.reporting.scores import Column, Result, result_of
 from pkb.reporting.sheet import Sheet, Tried
-from pkb.reporting.summary import Table
+from pkb.reporting.summary import Summary, Table, summarize
 
 CSV_FIELDS = (
     "run", "model", "mode", "backend", "hardware", "number", "problem", "group", "parallelism", "attempt", "turns",
@@ -34,7 +34,8 @@ def write(sheets: Sequence[Sheet], path: str | Path) -> tuple[Path, ...]:
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UsageError(f"two runs are named {twice!r}. Give each run once.")
-    contents = {".html": page.render(sheets), ".md": markdown(sheets), ".csv": csv_text(sheets)}
+    tables = summarize(sheets)
+    contents = {".html": page.render(sheets, tables), ".md": markdown(sheets, tables), ".csv": csv_text(sheets)}
     for suffix, text in contents.items():
         write_text(target.with_suffix(suffix), text)
     return tuple(target.with_suffix(suffix) for suffix in contents)
@@ -53,18 +54,12 @@ def write_text(path: Path, text: str) -> None:
         raise UsageError(f"{path}: cannot be written ({error.strerror}). Give a writable path.") from error
 
 
-def markdown(sheets: Sequence[Sheet]) -> str:
+def markdown(sheets: Sequence[Sheet], tables: Summary) -> str:
     """All tables of the report."""
-    compared = summary.comparison(sheets)
-    tables = [
-        summary.headline(sheets),
-        *([compared] if compared is not None else []),
-        summary.failure_kinds(sheets),
-        *summary.splits(sheets),
-    ]
-    lines = ["# ParallelKernelBench report", ""]
-    lines += [f"- {_about(sheet)}" for sheet in sheets]
-    return "\n".join(lines) + "\n\n" + "\n".join(markdown_table(table) for table in tables)
+    compared = [tables.comparison] if tables.comparison is not None else []
+    every = [tables.headline, *compared, tables.failures, *tables.splits]
+    about = "\n".join(f"- {_about(sheet)}" for sheet in sheets)
+    return f"# ParallelKernelBench report\n\n{about}\n\n" + "\n".join(map(markdown_table, every))
 
 
 def markdown_table(table: Table) -> str:

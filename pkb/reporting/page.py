@@ -12,10 +12,11 @@ from markupsafe import Markup
 
 from pkb.records.run import RunProblem
 from pkb.records.verdict import Timing, Verdict
-from pkb.reporting import charts, summary, words
+from pkb.reporting import charts, words
 from pkb.reporting.failures import MEANINGS, Kind, shares
 from pkb.reporting.sheet import Sheet, Tried
 from pkb.reporting.splits import parallelism_words
+from pkb.reporting.summary import Summary
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _MAX_CODE_CHARS = 40_000
@@ -111,8 +112,8 @@ class Part:
         return "|".join(parallelism_words(self.problem))
 
 
-def render(sheets: Sequence[Sheet]) -> str:
-    """The page for one run or several."""
+def render(sheets: Sequence[Sheet], tables: Summary) -> str:
+    """The page for one run or several, with their tables."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -128,10 +129,7 @@ def render(sheets: Sequence[Sheet]) -> str:
         parts=parts,
         groups=sorted({part.problem.group for part in parts}),
         parallelisms=sorted({word for part in parts for word in parallelism_words(part.problem)}),
-        headline=summary.headline(sheets),
-        comparison=summary.comparison(sheets),
-        splits=summary.splits(sheets),
-        failures=summary.failure_kinds(sheets),
+        tables=tables,
         bars=[_bar(sheet) for sheet in sheets],
         kinds=[kind for kind in Kind if any(tried.kind is kind for sheet in sheets for tried in sheet.all)],
         curves=(charts.share_by_threshold(sheets), charts.share_by_attempts(sheets)),

@@ -40,6 +40,21 @@ class Table:
     num_names: int = 1
 
 
+@dataclass(frozen=True)
+class Summary:
+    """All tables of a report."""
+
+    headline: Table
+    comparison: Table | None
+    failures: Table
+    splits: tuple[Table, ...]
+
+
+def summarize(sheets: Sequence[Sheet]) -> Summary:
+    """All tables of one run or several."""
+    return Summary(headline(sheets), comparison(sheets), failure_kinds(sheets), splits(sheets))
+
+
 def headline(sheets: Sequence[Sheet]) -> Table:
     """Scores of each run, strict and lenient."""
     most = max(sheet.run.attempts for sheet in sheets)

@@ -111,7 +111,11 @@ def test_a_run_that_has_only_begun_is_reported(make_run: MakeRun, write_run, tmp
 
 def test_times_that_were_not_taken_are_no_zeros(make_run: MakeRun, make_attempt: MakeAttempt) -> None:
     found = sheet(make_run(attempts=1), [make_attempt(problem="allreduce")], where="here")
-    row = next(line for line in files.markdown([found]).splitlines() if line.startswith("| one | strict |"))
+    row = next(
+        line
+        for line in files.markdown([found], summary.summarize([found])).splitlines()
+        if line.startswith("| one | strict |")
+    )
     assert row.split(" | ")[2:6] == ["1 of 2", "50 % (0 to 100 %)", "-", "-"]
 
 
@@ -128,7 +132,7 @@ def test_turns_add_up(make_run: MakeRun, make_attempt: MakeAttempt, make_turn) -
         ["2", "100 %", "50 %"],
         ["3", "100 %", "100 %"],
     ]
-    assert "## By number of turns" in files.markdown([found])
+    assert "## By number of turns" in files.markdown([found], summary.summarize([found]))
     assert summary.by_turn([sheet(make_run(), [], where="here")]) is None
 
 
