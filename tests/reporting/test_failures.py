@@ -30,6 +30,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "scores.md"
         ("mutated_input", "mutated", Kind.WRONG_NUMBERS),
         ("wrong", "missing_rank", Kind.RANK_COORDINATION),
         ("wrong", "ranks_differ", Kind.RANK_COORDINATION),
+        ("wrong", "sharding_axis", Kind.RANK_COORDINATION),
+        ("wrong", "reduction_op", Kind.WRONG_NUMBERS),
         ("wrong", "race", Kind.RACE),
         ("wrong", "stale", Kind.RACE),
         ("wrong", "precision", Kind.WRONG_NUMBERS),
