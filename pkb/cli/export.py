@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from pkb.reporting.export import Format, write
-from pkb.reporting.sheet import read_sheet
+from pkb.reporting.sheet import read_sheet, run_folders
 
 
 @click.command("export")
@@ -29,8 +29,8 @@ from pkb.reporting.sheet import read_sheet
 def command(paths: tuple[Path, ...], form: Format, output: Path | None) -> None:
     """Write every reply of runs as a row for training: prompt, reply, code, verdict, reward.
 
-    RUN is a folder that `pkb generate` wrote. docs/reports.md describes the columns.
+    RUN is a folder that `pkb generate` wrote, or one that holds several. docs/reports.md describes the columns.
     """
     target = output or Path(f"turns.{form}")
-    count = write([read_sheet(path) for path in paths], target, form)
+    count = write([read_sheet(run) for path in paths for run in run_folders(path) or (path,)], target, form)
     click.echo(f"wrote {count} rows to {target}", err=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from pkb.records.attempt import Attempt, Turn
 from pkb.records.errors import UsageError
 from pkb.records.run import Run
-from pkb.records.run_folder import ATTEMPTS_FILE, RunFolder
+from pkb.records.run_folder import ATTEMPTS_FILE, RUN_FILE, RunFolder
 from pkb.reporting.failures import Kind, kind_of, turn_that_counts
 from pkb.reporting.scores import Column, Results, results_of
 
@@ -130,6 +130,13 @@ def sheet(run: Run, attempts: Sequence[Attempt], where: str) -> Sheet:
             for problem, tries in found.items()
         },
     )
+
+
+def run_folders(path: Path) -> tuple[Path, ...]:
+    """The folder itself if it is a run, else the runs that lie in it, by name; none for any other path."""
+    if RunFolder(path).exists():
+        return (path,)
+    return tuple(sorted(file.parent for file in path.glob(f"*/{RUN_FILE}")))
 
 
 def read_sheet(path: str | Path) -> Sheet:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -80,6 +81,16 @@ def test_report_writes_page_markdown_and_csv(two_runs: tuple[Path, Path], tmp_pa
     assert "## Difference to first, strict" in markdown
 
 
+def test_a_folder_of_runs_stands_for_all_of_them(two_runs: tuple[Path, Path]) -> None:
+    folder = two_runs[0].parent
+    done = CliRunner().invoke(cli, ["report", str(folder)], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "| first | strict |" in done.stdout and "| second | strict |" in done.stdout
+    assert (folder / "report.html").is_file()
+    assert CliRunner().invoke(cli, ["export", str(folder), "-o", str(folder / "turns.jsonl")]).exit_code == 0
+    assert len((folder / "turns.jsonl").read_text().splitlines()) == 6
+
+
 def test_csv_has_a_line_for_each_attempt(two_runs: tuple[Path, Path]) -> None:
     rows = list(csv.DictReader(files.csv_text([read_sheet(run) for run in two_runs]).splitlines()))
     assert tuple(rows[0]) == files.CSV_FIELDS
@@ -145,11 +156,12 @@ def test_mixed_folders_are_refused(make_run: MakeRun, make_attempt: MakeAttempt,
     with pytest.raises(UsageError, match=r"attempts.jsonl: attempt 0 is at 'elsewhere', which run 'one' did not ask"):
         read_sheet(write_run(make_run(), [make_attempt(problem="elsewhere")]))
     run = write_run(make_run(name="two"), [])
+    copy = shutil.copytree(run, tmp_path / "copies" / "two")
     other = tmp_path / "verdicts.jsonl"
     other.write_text("")
     for arguments, message in (
         ([run, other], "no run, but"),
-        ([run, run], "two runs are named 'two'"),
+        ([run, copy], "two runs are named 'two'"),
         ([run, "-o", tmp_path / "x.pdf"], "expected a name that ends in .html"),
         ([other, "-o", tmp_path / "x.html"], "expected a name that ends in .md"),
         ([tmp_path / "absent"], "no such file or folder"),
