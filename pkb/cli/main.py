@@ -22,6 +22,8 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "judge": ("pkb.cli.judge", "Judge solutions: correct? how fast? what went wrong?"),
     "baseline": ("pkb.cli.baseline", "Check and time a problem's own reference."),
     "generate": ("pkb.cli.generate", "Ask a model for solutions and judge them."),
+    "report": ("pkb.cli.report", "Score runs of models and compare them, as HTML, Markdown and CSV."),
+    "export": ("pkb.cli.export", "Write the turns of runs as rows for training, as JSON Lines or Parquet."),
     "new-problem": ("pkb.cli.new_problem", "Make the two files of a new problem."),
     "check-problem": ("pkb.cli.check_problem", "Run the generic tests on one problem."),
     "doctor": ("pkb.cli.doctor", "Say what this machine can run, and why not more."),

@@ -74,6 +74,8 @@ class Cause(StrEnum):
     STALE = "stale"
     OVERWRITTEN = "overwritten"
     PERMUTED_RANKS = "permuted_ranks"
+    SHARDING_AXIS = "sharding_axis"
+    REDUCTION_OP = "reduction_op"
     SCALED = "scaled"
     RANKS_DIFFER = "ranks_differ"
     RACE = "race"
@@ -98,8 +100,8 @@ CAUSES_OF: dict[Status, frozenset[Cause]] = {
     Status.WRONG: frozenset(
         {Cause.CONTAINER, Cause.DTYPE, Cause.SHAPE, Cause.UNWRITTEN, Cause.NONFINITE, Cause.ZEROS,
          Cause.MISSING_RANK, Cause.DOUBLED_RANK, Cause.OWN_DATA_ONLY, Cause.STALE, Cause.OVERWRITTEN,
-         Cause.PERMUTED_RANKS, Cause.SCALED, Cause.RANKS_DIFFER, Cause.RACE, Cause.PRECISION,
-         Cause.NEAR_MISS, Cause.UNKNOWN}
+         Cause.PERMUTED_RANKS, Cause.SHARDING_AXIS, Cause.REDUCTION_OP, Cause.SCALED,
+         Cause.RANKS_DIFFER, Cause.RACE, Cause.PRECISION, Cause.NEAR_MISS, Cause.UNKNOWN}
     ),
     Status.INVALID: frozenset({Cause.HARNESS}),
 }  # fmt: skip

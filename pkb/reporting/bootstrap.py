@@ -28,20 +28,23 @@ class Estimate:
 
 def mean(values: Sequence[float]) -> Estimate:
     """Mean over problems; `values` has one number for each, at least one."""
-    return ratio(values, [1.0] * len(values))
+    given = np.asarray(values, dtype=np.float64)
+    return _estimate(float(given.mean()), _draws(len(given)) @ given / len(given))
 
 
 def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Estimate:
     """Sum of numerators over sum of denominators, both one for each problem; some denominator is positive."""
     top, bottom = np.asarray(numerators, dtype=np.float64), np.asarray(denominators, dtype=np.float64)
-    value = float(top.sum() / bottom.sum())
-    counts = _draws(len(top))
-    tops, bottoms = counts @ top, counts @ bottom
+    draws = _draws(len(top))
+    tops, bottoms = draws @ top, draws @ bottom
     # A draw without any weight says nothing about the ratio.
-    resampled = tops[bottoms > 0] / bottoms[bottoms > 0]
-    low, high = (float(end) for end in np.percentile(resampled, [2.5, 97.5]))
+    return _estimate(float(top.sum() / bottom.sum()), tops[bottoms > 0] / bottoms[bottoms > 0])
+
+
+def _estimate(value: float, resampled: Values) -> Estimate:
     if np.ptp(resampled) <= 1e-12 * max(1.0, abs(value)):
         return Estimate(value)
+    low, high = (float(end) for end in np.percentile(resampled, [2.5, 97.5]))
     return Estimate(value, Interval(low=low, high=high))
 
 

@@ -69,7 +69,7 @@ MEANINGS: dict[Kind, str] = {
     Kind.FAST: "solved, and faster than the baseline",
     Kind.UNTIMED: "solved where nothing is timed",
     Kind.SLOW: "solved, and no faster than the baseline",
-    Kind.LIBRARY_FALLBACK: "correct, but communicates through library collectives",
+    Kind.LIBRARY_FALLBACK: "correct, but by library collectives, or not seen to communicate by itself",
     Kind.NO_CODE: "the reply holds no code, or ends inside it",
     Kind.SYNTAX: "the file is not valid Python",
     Kind.INTERFACE: "no function `solution` with the reference's arguments",
@@ -93,6 +93,7 @@ _OF_CAUSE: dict[Cause, Kind] = {
     Cause.DOUBLED_RANK: Kind.RANK_COORDINATION,
     Cause.OWN_DATA_ONLY: Kind.RANK_COORDINATION,
     Cause.PERMUTED_RANKS: Kind.RANK_COORDINATION,
+    Cause.SHARDING_AXIS: Kind.RANK_COORDINATION,
     Cause.RANKS_DIFFER: Kind.RANK_COORDINATION,
     Cause.RACE: Kind.RACE,
     Cause.STALE: Kind.RACE,
@@ -138,11 +139,16 @@ def turn_that_counts(attempt: Attempt) -> Turn | None:
 def kind_of(attempt: Attempt) -> Kind:
     """What became of an attempt."""
     turn = turn_that_counts(attempt)
-    if turn is None:
-        return Kind.NOT_SCORED
+    return Kind.NOT_SCORED if turn is None else kind_of_turn(turn)
+
+
+def kind_of_turn(turn: Turn) -> Kind:
+    """What became of one reply."""
     if turn.verdict is None:
         # Code without a verdict: judging was cut off.
         return Kind.NOT_SCORED if turn.code else Kind.NO_CODE
+    if not _is_scored(turn.verdict):
+        return Kind.NOT_SCORED
     if turn.verdict.failure is not None:
         return _of_failure(turn.verdict.status, turn.verdict.failure)
     if not turn.verdict.solved:

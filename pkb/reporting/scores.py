@@ -84,7 +84,7 @@ def any_of_k(num_attempts: int, num_good: int, k: int) -> float:
 
 def fast_p(results: Results, p: float, k: int) -> Estimate:
     """Share of all problems with at least one of k attempts correct and more than p times as fast as the baseline."""
-    return bootstrap.mean(_chances(results, p, k))
+    return bootstrap.mean(chances(results, p, k))
 
 
 def fast_p_difference(ours: Results, theirs: Results, p: float, k: int) -> Estimate | None:
@@ -92,8 +92,8 @@ def fast_p_difference(ours: Results, theirs: Results, p: float, k: int) -> Estim
     common = [problem for problem in ours if problem in theirs]
     if not common:
         return None
-    left = _chances({problem: ours[problem] for problem in common}, p, k)
-    right = _chances({problem: theirs[problem] for problem in common}, p, k)
+    left = chances({problem: ours[problem] for problem in common}, p, k)
+    right = chances({problem: theirs[problem] for problem in common}, p, k)
     return bootstrap.mean([a - b for a, b in zip(left, right, strict=True)])
 
 
@@ -136,7 +136,8 @@ def spending(attempts: Mapping[str, Sequence[Attempt]], results: Results) -> Spe
     return Spending(total, sum(any(result.correct for result in tries) for tries in results.values()))
 
 
-def _chances(results: Results, p: float, k: int) -> list[float]:
+def chances(results: Results, p: float, k: int) -> list[float]:
+    """For each problem, the chance that one of k attempts is correct and beats p; `fast_p` is their mean."""
     return [any_of_k(len(tries), sum(result.beats(p) for result in tries), k) for tries in results.values()]
 
 

@@ -52,8 +52,8 @@ def parallelism_words(problem: RunProblem) -> tuple[str, ...]:
 
 
 def class_of(verdict: Verdict) -> tuple[str, ...]:
-    """How a correct solution communicates: `library`, or `custom` where it does so itself."""
-    return ("library",) if verdict.library else ("custom",)
+    """Whose work a correct solution is: `custom`, `hybrid` or `library`, where that was observed."""
+    return (str(verdict.solution_class or "not observed"),)
 
 
 def mechanisms_of(verdict: Verdict) -> tuple[str, ...]:

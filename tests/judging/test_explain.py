@@ -282,6 +282,19 @@ def test_complex_elements_count_once() -> None:
     assert found.mismatch.expected.endswith("j")
 
 
+def test_oracle_whose_shapes_follow_its_inputs_is_no_obstacle() -> None:
+    t = trial("allreduce")
+    oracle = t.code.oracle
+
+    def of_those_with_data(inputs: list[tuple[Any, ...]], world_size: int) -> list[Any]:
+        num_rows = 1 + sum(bool(tensor.any()) for (tensor,) in inputs)
+        return [one[:num_rows] for one in oracle(inputs, world_size)]
+
+    t.code = replace(t.code, oracle=of_those_with_data)
+    t.plant(0, 0, torch.linspace(-9, 9, 105, dtype=torch.bfloat16).view(5, 7, 3))
+    assert t.explain(0).cause is Cause.UNKNOWN
+
+
 def test_one_rank_alone() -> None:
     t = trial("allreduce", 1)
     t.plant(2, 0, t.copy(1, 0))

@@ -30,6 +30,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "scores.md"
         ("mutated_input", "mutated", Kind.WRONG_NUMBERS),
         ("wrong", "missing_rank", Kind.RANK_COORDINATION),
         ("wrong", "ranks_differ", Kind.RANK_COORDINATION),
+        ("wrong", "sharding_axis", Kind.RANK_COORDINATION),
+        ("wrong", "reduction_op", Kind.WRONG_NUMBERS),
         ("wrong", "race", Kind.RACE),
         ("wrong", "stale", Kind.RACE),
         ("wrong", "precision", Kind.WRONG_NUMBERS),
@@ -78,6 +80,7 @@ def test_correct_attempts_are_told_apart(make_attempt: MakeAttempt) -> None:
     assert kind_of(make_attempt(speedup=1.0)) is Kind.SLOW
     assert kind_of(make_attempt()) is Kind.UNTIMED
     assert kind_of(make_attempt(speedup=3.0, library=True)) is Kind.LIBRARY_FALLBACK
+    assert kind_of(make_attempt(speedup=3.0, solution_class=None)) is Kind.LIBRARY_FALLBACK
     assert kind_of(make_attempt(build_only=True)) is Kind.NOT_SCORED
 
 

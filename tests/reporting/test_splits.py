@@ -31,13 +31,14 @@ def test_correct_attempts_by_class_and_mechanism(make_attempt: Callable[..., Att
     attempts = {
         "a": [
             make_attempt(speedup=2.0, mechanisms=("kernels", "copy engine"), library=False),
-            make_attempt(speedup=8.0, mechanisms=("kernels",), library=False),
+            make_attempt(speedup=8.0, mechanisms=("kernels",), solution_class="hybrid"),
         ],
         "b": [make_attempt(speedup=1.0, mechanisms=("library collective",), library=True), make_attempt("wrong")],
         "c": [make_attempt()],
     }
     assert [(w.name, w.num_attempts, w.num_problems) for w in ways(attempts, class_of)] == [
-        ("custom", 3, 2),
+        ("custom", 2, 2),
+        ("hybrid", 1, 1),
         ("library", 1, 1),
     ]
     by_mechanism = {way.name: way for way in ways(attempts, mechanisms_of)}
