@@ -10,7 +10,7 @@ import torch
 
 from pkb.judging import patterns
 from pkb.judging.evidence import Evidence, Match, Rules, collect, flatten, locate, name_ranks, unravel
-from pkb.judging.hypotheses import Hypothesis, all_of, families, known_mistakes, mixtures, scalings
+from pkb.judging.hypotheses import Hypothesis, all_of, families, known_mistakes, measured_scaling, mixtures, scalings
 from pkb.judging.patterns import Claim
 from pkb.judging.scene import Budget, Call, Scene
 from pkb.problems._check import Check, Comparison, ExactFloats, Finding, compare_ranks
@@ -94,7 +94,7 @@ class _Case:
         self.calls, self.at, self.call = calls, at, calls[at]
         self._problem, self._code, self._dtype = problem, code, dtype
         self.budget = Budget()
-        self.scene = Scene(code, calls, at, self.budget)
+        self.scene = Scene(problem, code, calls, at, self.budget)
         self.comparisons = self._compare(self.call)
         self.evidence = self._collect(self.call, self.comparisons)
         if all(comparison.passed for comparison in self.comparisons):
@@ -127,7 +127,8 @@ class _Case:
         for at in (*range(self.at + 1, len(self.calls)), *range(self.at)):
             evidence = self._collect(self.calls[at], self._compare(self.calls[at]))
             if evidence:
-                found[at] = Scene(self._code, self.calls, at, self.budget), {e.rank: e for e in evidence}
+                scene = Scene(self._problem, self._code, self.calls, at, self.budget)
+                found[at] = scene, {e.rank: e for e in evidence}
             if len(found) == 3:
                 break
         return found
@@ -179,7 +180,9 @@ def _all_families(case: _Case) -> Iterator[list[Hypothesis]]:
     for number, family in enumerate(families(case.scene, [e.rank for e in case.evidence])):
         yield family
         if number == 0:
-            yield scalings(case.scene, patterns.factor(case.evidence[0]))
+            yield scalings(case.scene)
+    # Any factor at all says less than a known mistake.
+    yield measured_scaling(case.scene, patterns.factor(case.evidence[0]))
 
 
 def _claim_of(case: _Case, family: Sequence[Hypothesis]) -> Claim | None:
