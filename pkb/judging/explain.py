@@ -82,6 +82,11 @@ def explain(
     claim = patterns.blanks(case.scene, case.evidence) or _best_hypothesis(case) or _by_shape(case)
     unsteady = _disagreement(case, reruns)
     cause = claim.cause
+    if unsteady and _is_never_written(case, reruns):
+        unsteady = ""
+        if cause not in (Cause.UNWRITTEN, Cause.MISSING_RANK, Cause.OWN_DATA_ONLY):
+            says = "the same elements differ from run to run and are right in none, as if they were not written"
+            claim, cause = Claim(Cause.UNWRITTEN, {e.rank: says for e in case.evidence}), Cause.UNWRITTEN
     if unsteady and cause not in (Cause.STALE, Cause.OVERWRITTEN):
         cause = Cause.RACE
     return Explanation(cause, _detail(case, claim, unsteady, cause), _mismatch(case.evidence[0]))
@@ -237,7 +242,8 @@ def _is_borne_out(case: _Case, hypothesis: Hypothesis, evidence: Evidence) -> bo
         if evidence.rank in others
     }
     if hypothesis.every_call:
-        later = range(case.at + 1, min(case.at + 4, len(case.calls)))
+        alike = range(case.at + 1, min(case.at + 4, len(case.calls)))
+        later = [at for at in alike if case.calls[at].size == case.call.size]
         return len(later) > 0 and all(fits.get(at, False) for at in later)
     return any(fits.values()) or not fits
 
@@ -324,9 +330,37 @@ def _first_difference(case: _Case, again: Sequence[Call]) -> str:
     return ""
 
 
+def _is_never_written(case: _Case, reruns: Sequence[Sequence[Call]]) -> bool:
+    """Whether runs differ only in elements that no run has right, beside others that all have right.
+
+    What a race leaves is right in some run; memory that nobody writes never is.
+    """
+    num_right = 0
+    for again in reruns:
+        for before, after in zip(case.calls, again, strict=False):
+            rules = case.rules(before)
+            for one, two, want in zip(before.got, after.got, before.want, strict=True):
+                ours, theirs, truths = flatten(one), flatten(two), flatten(want)
+                for path, truth in truths.items():
+                    a, b = ours.get(path), theirs.get(path)
+                    if a is None or b is None or not a.shape == b.shape == truth.shape:
+                        return False
+                    other = _different(a, b, rules)
+                    right = ~_different(a, truth.to(a.dtype), rules), ~_different(b, truth.to(b.dtype), rules)
+                    if bool((other & (right[0] | right[1])).float().sum() > 0.02 * other.sum()):
+                        return False
+                    num_right += int((right[0] & right[1]).sum()) if bool(other.any()) else 0
+    return num_right > 0
+
+
 def _num_different(one: torch.Tensor, two: torch.Tensor, rules: Rules) -> int:
     if one.shape != two.shape:
         return max(one.numel(), two.numel())
+    return int(_different(one, two, rules).sum())
+
+
+def _different(one: torch.Tensor, two: torch.Tensor, rules: Rules) -> torch.Tensor:
+    """Which elements differ by more than rounding."""
     a, b = one.double(), two.double()
     same = (a == b) | (torch.isnan(a) & torch.isnan(b))
     slack = rules.slack(one.dtype)
@@ -334,7 +368,7 @@ def _num_different(one: torch.Tensor, two: torch.Tensor, rules: Rules) -> int:
         finite = torch.where(torch.isfinite(a), a, 0.0)
         rms = float(finite.square().mean().sqrt()) if a.numel() else 0.0
         same |= (a - b).abs() <= slack * (a.abs() + rms)
-    return int((~same).sum())
+    return ~same
 
 
 def _detail(case: _Case, claim: Claim, unsteady: str, cause: Cause) -> str:

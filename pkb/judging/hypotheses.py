@@ -261,7 +261,8 @@ def _other_call(offset: int, scene: Scene, rank: int) -> Answer | None:
 
 
 def _first_call(scene: Scene, rank: int) -> Answer | None:
-    return scene.want(rank, -scene.at) if scene.at > 0 else None
+    first = next(at for at, call in enumerate(scene.calls) if call.size == scene.call.size)
+    return scene.want(rank, first - scene.at) if first < scene.at else None
 
 
 def _of_rank(s: int, scene: Scene, rank: int) -> Answer | None:

@@ -323,6 +323,19 @@ def test_reruns_that_differ_by_rounding_are_no_race() -> None:
     assert t.explain(1, reruns=[nearly]).cause is Cause.MISSING_RANK
 
 
+def test_elements_that_no_run_has_right_are_unwritten_and_no_race() -> None:
+    t = trial("allreduce", 2)
+    runs = []
+    for seed in range(3):
+        garbage = torch.randn(9, generator=torch.Generator().manual_seed(seed)) * 50
+        result = t.round(t.calls[1].want[0])
+        result.view(-1)[96:] = garbage
+        t.plant(1, 0, result)
+        runs.append(list(t.calls))
+    found = t.explain(1, reruns=runs[:2])
+    assert found.cause is Cause.UNWRITTEN and "race" not in found.detail.lower()
+
+
 def test_overwritten_data_stay_the_cause_of_a_race() -> None:
     t = trial("allreduce", 2)
     steady = list(t.calls)
