@@ -58,6 +58,7 @@ def families(scene: Scene, failing: Sequence[int]) -> Iterator[list[Hypothesis]]
     yield _doubled(scene)
     yield _from_other_call(scene, scene.alike_offsets(-1)[:1])
     yield _from_other_call(scene, scene.alike_offsets(1)[:1])
+    yield _accumulated(scene)
     yield _permuted(scene)
     yield known_mistakes(scene)
     if scene.world_size > 1:
@@ -225,6 +226,25 @@ def _from_other_call(scene: Scene, offsets: Sequence[int]) -> list[Hypothesis]:
             says = f"the own part of <rank> is that of {when}"
             found.append(Hypothesis(cause, says, partial(_with_own_data_of, offset, leaf)))
     return found
+
+
+def _accumulated(scene: Scene) -> list[Hypothesis]:
+    earlier = [offset for offset in range(-scene.at, 0) if scene.calls[scene.at + offset].size == scene.call.size]
+    if not earlier:
+        return []
+    says = "the results of earlier calls are still in it: what it is added to was not cleared"
+    return [Hypothesis(Cause.STALE, says, partial(_added_up, tuple(earlier)))]
+
+
+def _added_up(offsets: tuple[int, ...], scene: Scene, rank: int) -> Answer | None:
+    answers = [scene.want(rank, offset) for offset in (*offsets, 0)]
+    total: dict[str, torch.Tensor] = {}
+    for answer in answers:
+        for path, value in (answer or {}).items():
+            if path in total and total[path].shape != value.shape:
+                return None
+            total[path] = total[path] + value.double() if path in total else value.double()
+    return total
 
 
 def _when(scene: Scene, offset: int) -> str:
