@@ -403,3 +403,13 @@ def test_oracle_that_refuses_changed_inputs_leaves_the_other_hypotheses() -> Non
     t.code = replace(t.code, oracle=picky)
     t.plant(2, 0, t.round(total(t, 2, lambda r: t.x(1 if r == 1 else 2, r))))
     assert t.explain(2).cause is Cause.STALE
+
+
+def test_nan_of_all_bits_here_and_there_are_nonfinite() -> None:
+    t = trial("allreduce")
+    result = t.copy(1, 2)
+    scattered = torch.zeros(105, dtype=torch.bool)
+    scattered[torch.tensor([3, 40, 77])] = True
+    poisoned = torch.full((105,), -1, dtype=torch.int16).view(torch.bfloat16)
+    t.plant(1, 2, torch.where(scattered.view(result.shape), poisoned.view(result.shape), result))
+    assert t.explain(1).cause is Cause.NONFINITE
