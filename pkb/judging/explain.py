@@ -10,7 +10,7 @@ import torch
 
 from pkb.judging import patterns
 from pkb.judging.evidence import Evidence, Match, Rules, collect, flatten, locate, name_ranks, unravel
-from pkb.judging.hypotheses import Hypothesis, all_of, families, known_mistakes, mixtures, scalings
+from pkb.judging.hypotheses import Hypothesis, all_of, families, known_mistakes, measured_scaling, mixtures, scalings
 from pkb.judging.patterns import Claim
 from pkb.judging.scene import Budget, Call, Scene
 from pkb.problems._check import Check, Comparison, ExactFloats, Finding, compare_ranks
@@ -82,6 +82,11 @@ def explain(
     claim = patterns.blanks(case.scene, case.evidence) or _best_hypothesis(case) or _by_shape(case)
     unsteady = _disagreement(case, reruns)
     cause = claim.cause
+    if unsteady and _is_never_written(case, reruns):
+        unsteady = ""
+        if cause not in (Cause.UNWRITTEN, Cause.MISSING_RANK, Cause.OWN_DATA_ONLY):
+            says = "the same elements differ from run to run and are right in none, as if they were not written"
+            claim, cause = Claim(Cause.UNWRITTEN, {e.rank: says for e in case.evidence}), Cause.UNWRITTEN
     if unsteady and cause not in (Cause.STALE, Cause.OVERWRITTEN):
         cause = Cause.RACE
     return Explanation(cause, _detail(case, claim, unsteady, cause), _mismatch(case.evidence[0]))
@@ -94,7 +99,7 @@ class _Case:
         self.calls, self.at, self.call = calls, at, calls[at]
         self._problem, self._code, self._dtype = problem, code, dtype
         self.budget = Budget()
-        self.scene = Scene(code, calls, at, self.budget)
+        self.scene = Scene(problem, code, calls, at, self.budget)
         self.comparisons = self._compare(self.call)
         self.evidence = self._collect(self.call, self.comparisons)
         if all(comparison.passed for comparison in self.comparisons):
@@ -127,7 +132,8 @@ class _Case:
         for at in (*range(self.at + 1, len(self.calls)), *range(self.at)):
             evidence = self._collect(self.calls[at], self._compare(self.calls[at]))
             if evidence:
-                found[at] = Scene(self._code, self.calls, at, self.budget), {e.rank: e for e in evidence}
+                scene = Scene(self._problem, self._code, self.calls, at, self.budget)
+                found[at] = scene, {e.rank: e for e in evidence}
             if len(found) == 3:
                 break
         return found
@@ -179,7 +185,9 @@ def _all_families(case: _Case) -> Iterator[list[Hypothesis]]:
     for number, family in enumerate(families(case.scene, [e.rank for e in case.evidence])):
         yield family
         if number == 0:
-            yield scalings(case.scene, patterns.factor(case.evidence[0]))
+            yield scalings(case.scene)
+    # Any factor at all says less than a known mistake.
+    yield measured_scaling(case.scene, patterns.factor(case.evidence[0]))
 
 
 def _claim_of(case: _Case, family: Sequence[Hypothesis]) -> Claim | None:
@@ -234,7 +242,8 @@ def _is_borne_out(case: _Case, hypothesis: Hypothesis, evidence: Evidence) -> bo
         if evidence.rank in others
     }
     if hypothesis.every_call:
-        later = range(case.at + 1, min(case.at + 4, len(case.calls)))
+        alike = range(case.at + 1, min(case.at + 4, len(case.calls)))
+        later = [at for at in alike if case.calls[at].size == case.call.size]
         return len(later) > 0 and all(fits.get(at, False) for at in later)
     return any(fits.values()) or not fits
 
@@ -321,9 +330,37 @@ def _first_difference(case: _Case, again: Sequence[Call]) -> str:
     return ""
 
 
+def _is_never_written(case: _Case, reruns: Sequence[Sequence[Call]]) -> bool:
+    """Whether runs differ only in elements that no run has right, beside others that all have right.
+
+    What a race leaves is right in some run; memory that nobody writes never is.
+    """
+    num_right = 0
+    for again in reruns:
+        for before, after in zip(case.calls, again, strict=False):
+            rules = case.rules(before)
+            for one, two, want in zip(before.got, after.got, before.want, strict=True):
+                ours, theirs, truths = flatten(one), flatten(two), flatten(want)
+                for path, truth in truths.items():
+                    a, b = ours.get(path), theirs.get(path)
+                    if a is None or b is None or not a.shape == b.shape == truth.shape:
+                        return False
+                    other = _different(a, b, rules)
+                    right = ~_different(a, truth.to(a.dtype), rules), ~_different(b, truth.to(b.dtype), rules)
+                    if bool((other & (right[0] | right[1])).float().sum() > 0.02 * other.sum()):
+                        return False
+                    num_right += int((right[0] & right[1]).sum()) if bool(other.any()) else 0
+    return num_right > 0
+
+
 def _num_different(one: torch.Tensor, two: torch.Tensor, rules: Rules) -> int:
     if one.shape != two.shape:
         return max(one.numel(), two.numel())
+    return int(_different(one, two, rules).sum())
+
+
+def _different(one: torch.Tensor, two: torch.Tensor, rules: Rules) -> torch.Tensor:
+    """Which elements differ by more than rounding."""
     a, b = one.double(), two.double()
     same = (a == b) | (torch.isnan(a) & torch.isnan(b))
     slack = rules.slack(one.dtype)
@@ -331,7 +368,7 @@ def _num_different(one: torch.Tensor, two: torch.Tensor, rules: Rules) -> int:
         finite = torch.where(torch.isfinite(a), a, 0.0)
         rms = float(finite.square().mean().sqrt()) if a.numel() else 0.0
         same |= (a - b).abs() <= slack * (a.abs() + rms)
-    return int((~same).sum())
+    return ~same
 
 
 def _detail(case: _Case, claim: Claim, unsteady: str, cause: Cause) -> str:

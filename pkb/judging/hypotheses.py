@@ -14,6 +14,8 @@ from itertools import combinations
 import torch
 
 from pkb.judging.evidence import Answer, flatten, name_ranks
+from pkb.judging.mistakes import mistakes_at
+from pkb.judging.replay import Alteration
 from pkb.judging.scene import Scene, is_number
 from pkb.records.verdict import Cause
 
@@ -56,11 +58,9 @@ def families(scene: Scene, failing: Sequence[int]) -> Iterator[list[Hypothesis]]
     yield _doubled(scene)
     yield _from_other_call(scene, scene.alike_offsets(-1)[:1])
     yield _from_other_call(scene, scene.alike_offsets(1)[:1])
+    yield _accumulated(scene)
     yield _permuted(scene)
     yield known_mistakes(scene)
-    # Double buffers delay the same mistakes by one more call.
-    yield _from_other_call(scene, scene.alike_offsets(-1)[1:2])
-    yield _from_other_call(scene, scene.alike_offsets(1)[1:2])
     if scene.world_size > 1:
         yield [
             Hypothesis(
@@ -70,10 +70,14 @@ def families(scene: Scene, failing: Sequence[int]) -> Iterator[list[Hypothesis]]
             )
             for s in range(scene.world_size)
         ]
+    yield in_collectives(scene)
+    # Double buffers delay the same mistakes by one more call.
+    yield _from_other_call(scene, scene.alike_offsets(-1)[1:2])
+    yield _from_other_call(scene, scene.alike_offsets(1)[1:2])
 
 
-def scalings(scene: Scene, measured: float | None) -> list[Hypothesis]:
-    """The expected result times a constant: the usual ones, and one that was measured on the results."""
+def scalings(scene: Scene) -> list[Hypothesis]:
+    """The expected result times one of the usual constants."""
     size = float(scene.world_size)
     usual = [("-1", -1.0), ("2", 2.0), ("1/2", 0.5), ("sqrt(2)", 2.0**0.5), ("1/sqrt(2)", 0.5**0.5)]
     if size > 1:
@@ -86,14 +90,19 @@ def scalings(scene: Scene, measured: float | None) -> list[Hypothesis]:
         words = " = ".join(same) + (f", W = {scene.world_size} the world size" if "W" in "".join(same) else "")
         says = f"the result is the expected one times {words}"
         found.append(Hypothesis(Cause.SCALED, says, partial(_scaled, factor)))
-    if measured is not None:
-        # Any noisy result has a best factor: it explains an error only if little is left, on many elements.
-        ratio = Fraction(measured).limit_denominator(16)
-        is_ratio = abs(float(ratio) - measured) < 1e-3 * abs(measured)
-        says = f"the result is the expected one times {ratio if is_ratio else f'{measured:.4g}'}"
-        answer = partial(_scaled, float(ratio) if is_ratio else measured)
-        found.append(Hypothesis(Cause.SCALED, says, answer, residual=0.1, min_elems=16))
     return found
+
+
+def measured_scaling(scene: Scene, factor: float | None) -> list[Hypothesis]:
+    """The expected result times a constant that was measured on the results, if there is one."""
+    if factor is None:
+        return []
+    # Any noisy result has a best factor: it explains an error only if little is left, on many elements.
+    ratio = Fraction(factor).limit_denominator(16)
+    is_ratio = abs(float(ratio) - factor) < 1e-3 * abs(factor) and ratio.numerator <= 64
+    says = f"the result is the expected one times {ratio if is_ratio else f'{factor:.4g}'}"
+    answer = partial(_scaled, float(ratio) if is_ratio else factor)
+    return [Hypothesis(Cause.SCALED, says, answer, residual=0.1, min_elems=16)]
 
 
 def mixtures(scene: Scene, direction: int) -> list[tuple[tuple[int, ...], Hypothesis]]:
@@ -126,6 +135,22 @@ def known_mistakes(scene: Scene) -> list[Hypothesis]:
         Hypothesis(Cause.NEAR_MISS, f"the result is a known wrong answer: {name}", partial(_near_miss, name))
         for name in scene.near_misses()
     ]
+
+
+def in_collectives(scene: Scene) -> list[Hypothesis]:
+    """Mistakes in one collective of the reference."""
+    found = []
+    of_any_rank = dict.fromkeys(site for sites in scene.sites for site in sites)
+    for site in of_any_rank:
+        num_alike = len({other.number for other in of_any_rank if other.name == site.name})
+        which = f"the {site.name} (the {_ordinal(site.number + 1)} collective)" if num_alike > 1 else f"the {site.name}"
+        for cause, says, altered in mistakes_at(site):
+            found.append(Hypothesis(cause, f"as if in {which} of the reference {says}", partial(_replayed, altered)))
+    return found
+
+
+def _ordinal(number: int) -> str:
+    return f"{number}{ ({1: 'st', 2: 'nd', 3: 'rd'}.get(number if number < 20 else number % 10, 'th')) }"
 
 
 def _whole_results(scene: Scene) -> list[Hypothesis]:
@@ -203,6 +228,25 @@ def _from_other_call(scene: Scene, offsets: Sequence[int]) -> list[Hypothesis]:
     return found
 
 
+def _accumulated(scene: Scene) -> list[Hypothesis]:
+    earlier = [offset for offset in range(-scene.at, 0) if scene.calls[scene.at + offset].size == scene.call.size]
+    if not earlier:
+        return []
+    says = "the results of earlier calls are still in it: what it is added to was not cleared"
+    return [Hypothesis(Cause.STALE, says, partial(_added_up, tuple(earlier)))]
+
+
+def _added_up(offsets: tuple[int, ...], scene: Scene, rank: int) -> Answer | None:
+    answers = [scene.want(rank, offset) for offset in (*offsets, 0)]
+    total: dict[str, torch.Tensor] = {}
+    for answer in answers:
+        for path, value in (answer or {}).items():
+            if path in total and total[path].shape != value.shape:
+                return None
+            total[path] = total[path] + value.double() if path in total else value.double()
+    return total
+
+
 def _when(scene: Scene, offset: int) -> str:
     """Names another call, and the mistake that makes its data appear in this one."""
     number, distance = scene.at + offset, abs(offset)
@@ -237,7 +281,8 @@ def _other_call(offset: int, scene: Scene, rank: int) -> Answer | None:
 
 
 def _first_call(scene: Scene, rank: int) -> Answer | None:
-    return scene.want(rank, -scene.at) if scene.at > 0 else None
+    first = next(at for at, call in enumerate(scene.calls) if call.size == scene.call.size)
+    return scene.want(rank, first - scene.at) if first < scene.at else None
 
 
 def _of_rank(s: int, scene: Scene, rank: int) -> Answer | None:
@@ -255,6 +300,10 @@ def _own_input(leaf: int, scene: Scene, rank: int) -> Answer | None:
 def _scaled(factor: float, scene: Scene, rank: int) -> Answer | None:
     want = scene.want(rank)
     return None if want is None else {path: truth.double() * factor for path, truth in want.items()}
+
+
+def _replayed(altered: Alteration, scene: Scene, rank: int) -> Answer | None:
+    return _pick(scene.replay(altered), rank)
 
 
 def _near_miss(name: str, scene: Scene, rank: int) -> Answer | None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from pkb.judging.evidence import Answer, flatten
-from pkb.problems._spec import Judgeside
+from pkb.judging.replay import Alteration, Site, replay, trace
+from pkb.problems._spec import Judgeside, Problem
 from pkb.problems._tree import flat_bytes, map_tensors, tensors
 
-MAX_ORACLE_CALLS = 128
+MAX_ORACLE_CALLS = 512
+_MAX_REPLAYED_BYTES = 64 * 1024**2
+"""The reference is replayed on inputs of at most so many bytes, all ranks together."""
 MAX_SECONDS = 10.0
 """No further oracle call begins after this time: an oracle may take seconds at a large size."""
 
@@ -38,7 +42,7 @@ class Call:
 
 
 class Budget:
-    """Oracle calls and seconds that one explanation may take."""
+    """Oracle calls, replays among them, and seconds that one explanation may take."""
 
     def __init__(self) -> None:
         self._calls_left = MAX_ORACLE_CALLS
@@ -62,13 +66,13 @@ Change = Callable[[int, int, torch.Tensor], torch.Tensor]
 class Scene:
     """One call within its trial, and what the oracle says when its inputs are changed."""
 
-    def __init__(self, code: Judgeside, calls: Sequence[Call], at: int, budget: Budget) -> None:
+    def __init__(self, problem: Problem, code: Judgeside, calls: Sequence[Call], at: int, budget: Budget) -> None:
         self.calls, self.at, self.call = calls, at, calls[at]
         self.world_size = len(self.call.inputs)
         self.leaves = [_tensors(arguments) for arguments in self.call.inputs]
         self.moves = self._which_move()
         """For each tensor of a rank, by position: it holds numbers of its own, that other ranks may need."""
-        self._code, self._budget = code, budget
+        self._problem, self._code, self._budget = problem, code, budget
         self._known: dict[Hashable, list[dict[str, torch.Tensor]] | None] = {}
         self._near_misses: dict[str, list[Any]] | None = None
 
@@ -81,6 +85,26 @@ class Scene:
         """Results of all ranks on changed inputs; None when there are none. `key` names the change."""
         if key not in self._known:
             self._known[key] = self._evaluate(change) if self._budget.spend() else None
+        return self._known[key]
+
+    @cached_property
+    def sites(self) -> list[list[Site]]:
+        """Collectives of each rank in the problem's reference; none where it cannot be replayed."""
+        nothing: list[list[Site]] = [[] for _ in range(self.world_size)]
+        num_bytes = sum(t.numel() * t.element_size() for arguments in self.call.inputs for t in tensors(arguments))
+        if self.world_size == 1 or num_bytes > _MAX_REPLAYED_BYTES or not self._budget.spend():
+            return nothing
+        found = trace(self._problem, self.call.inputs)
+        if found is None or not all(map(_about_equal, map(flatten, found[0]), map(flatten, self.call.want))):
+            return nothing
+        return found[1]
+
+    def replay(self, altered: Alteration) -> list[dict[str, torch.Tensor]] | None:
+        """Results of all ranks of the reference with one collective altered; None when there are none."""
+        key = ("replay", altered.site, altered.key)
+        if key not in self._known:
+            results = replay(self._problem, self.call.inputs, altered) if self._budget.spend() else None
+            self._known[key] = None if results is None else [flatten(result) for result in results]
         return self._known[key]
 
     def near_misses(self) -> dict[str, list[Any]]:
@@ -135,6 +159,18 @@ class Scene:
 def is_number(tensor: torch.Tensor) -> bool:
     """Whether a tensor holds real or complex numbers rather than counts, indices or flags."""
     return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _about_equal(got: Answer, want: Answer) -> bool:
+    """Equal but for the rounding of a low precision."""
+    for path, truth in want.items():
+        value = got.get(path)
+        if value is None or value.shape != truth.shape:
+            return False
+        one, two = value.double().nan_to_num(), truth.double().nan_to_num()
+        if float((one - two).norm()) > 0.05 * float(two.norm()) + 1e-6:
+            return False
+    return True
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:

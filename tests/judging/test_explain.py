@@ -323,6 +323,19 @@ def test_reruns_that_differ_by_rounding_are_no_race() -> None:
     assert t.explain(1, reruns=[nearly]).cause is Cause.MISSING_RANK
 
 
+def test_elements_that_no_run_has_right_are_unwritten_and_no_race() -> None:
+    t = trial("allreduce", 2)
+    runs = []
+    for seed in range(3):
+        garbage = torch.randn(9, generator=torch.Generator().manual_seed(seed)) * 50
+        result = t.round(t.calls[1].want[0])
+        result.view(-1)[96:] = garbage
+        t.plant(1, 0, result)
+        runs.append(list(t.calls))
+    found = t.explain(1, reruns=runs[:2])
+    assert found.cause is Cause.UNWRITTEN and "race" not in found.detail.lower()
+
+
 def test_overwritten_data_stay_the_cause_of_a_race() -> None:
     t = trial("allreduce", 2)
     steady = list(t.calls)
@@ -390,3 +403,13 @@ def test_oracle_that_refuses_changed_inputs_leaves_the_other_hypotheses() -> Non
     t.code = replace(t.code, oracle=picky)
     t.plant(2, 0, t.round(total(t, 2, lambda r: t.x(1 if r == 1 else 2, r))))
     assert t.explain(2).cause is Cause.STALE
+
+
+def test_nan_of_all_bits_here_and_there_are_nonfinite() -> None:
+    t = trial("allreduce")
+    result = t.copy(1, 2)
+    scattered = torch.zeros(105, dtype=torch.bool)
+    scattered[torch.tensor([3, 40, 77])] = True
+    poisoned = torch.full((105,), -1, dtype=torch.int16).view(torch.bfloat16)
+    t.plant(1, 2, torch.where(scattered.view(result.shape), poisoned.view(result.shape), result))
+    assert t.explain(1).cause is Cause.NONFINITE

@@ -273,3 +273,11 @@ def test_one_ranks_block_twice() -> None:
     found = t.explain(0)
     assert found.cause is Cause.PERMUTED_RANKS
     assert "data of rank 2 stand where rank 1's belong" in found.detail
+
+
+def test_workspace_that_was_not_cleared() -> None:
+    t = trial("gemm_allreduce", 2)
+    for rank in range(2):
+        t.plant(1, rank, t.round(t.calls[0].want[rank] + t.calls[1].want[rank]))
+    found = t.explain(1)
+    assert found.cause is Cause.STALE and "not cleared" in found.detail
