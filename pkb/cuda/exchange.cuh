@@ -52,6 +52,9 @@ __device__ inline Range share_of(long long num_items) {
           gridDim.x * static_cast<long long>(blockDim.x)};
 }
 
+// The block's share of tiles 0 to num_tiles - 1.
+__device__ inline Range tiles_of(long long num_tiles) { return {blockIdx.x, num_tiles, gridDim.x}; }
+
 template <class Load, class Store>
 __device__ inline void copy_items(const Range& range, Load load, Store store) {
   for (long long i = range.first; i < range.end; i += kBatchItems * range.stride) {
@@ -67,23 +70,28 @@ __device__ inline void copy_items(const Range& range, Load load, Store store) {
   }
 }
 
-template <class Stage>
-__device__ inline void run_stage(const Stage& stage, long long chunk, long long num_items, const Range& whole) {
-  const long long begin = chunk * whole.stride * kChunkItems;
-  if (chunk < 0 || begin >= num_items) return;
-  stage(Range{begin + whole.first, min(begin + whole.stride * kChunkItems, num_items), whole.stride});
+template <int kChunk, class Stage>
+__device__ inline void run_stage(const Stage& stage, long long chunk, const Range& share) {
+  const long long begin = chunk * share.stride * kChunk;
+  if (chunk < 0 || begin >= share.end) return;
+  stage(Range{begin + share.first, min(begin + share.stride * kChunk, share.end), share.stride});
+}
+
+// The same for shares of another kind, such as tiles that a whole block handles (tiles_of); kChunk of them are a chunk.
+template <int kChunk, class... Stages>
+__device__ inline void pipeline_of(BlockBarrier& barrier, const Range& share, const Stages&... stages) {
+  constexpr int kNumBehind = sizeof...(Stages) - 1;
+  const long long num_iterations = ceil_div(share.end, share.stride * kChunk) + kNumBehind;
+  for (long long t = 0; t < num_iterations; ++t) {
+    long long chunk = t;
+    (run_stage<kChunk>(stages, chunk--, share), ...);
+    if (t < num_iterations - 1) barrier.sync();
+  }
 }
 
 template <class... Stages>
 __device__ inline void pipeline(BlockBarrier& barrier, long long num_items, const Stages&... stages) {
-  constexpr int kNumBehind = sizeof...(Stages) - 1;
-  const Range whole = share_of(num_items);
-  const long long num_iterations = ceil_div(num_items, whole.stride * kChunkItems) + kNumBehind;
-  for (long long t = 0; t < num_iterations; ++t) {
-    long long chunk = t;
-    (run_stage(stages, chunk--, num_items, whole), ...);
-    if (t < num_iterations - 1) barrier.sync();
-  }
+  pipeline_of<kChunkItems>(barrier, share_of(num_items), stages...);
 }
 
 // Sum of one pack a rank, `load(s)` giving that of rank s; added in float in rank order, so that all ranks get the same

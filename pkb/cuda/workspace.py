@@ -29,7 +29,8 @@ class Workspace:
     """One symmetric buffer: `SIGNAL_BYTES` of signals, then what was asked for."""
 
     memory: torch.Tensor
-    handle: symm.Handle
+    handle: symm.Handle | None
+    """None for one rank alone."""
     peers: ctypes.Array[ctypes.c_uint64]
     rank: np.int32
     world_size: np.int32
@@ -67,6 +68,10 @@ class Workspaces:
 
 
 def _make(num_bytes: int, device: torch.device, group: dist.ProcessGroup | None) -> Workspace:
+    if not dist.is_initialized() or dist.get_world_size(group) == 1:
+        # Nobody to share it with, so that a kernel needs no special case for one rank, nor a process group.
+        alone = torch.zeros(SIGNAL_BYTES + num_bytes, dtype=torch.uint8, device=device)
+        return Workspace(alone, None, peers([alone.data_ptr()]), np.int32(0), np.int32(1))
     memory = symm.empty((SIGNAL_BYTES + num_bytes,), dtype=torch.uint8, device=device)
     memory[:SIGNAL_BYTES].zero_()
     handle = symm.rendezvous(memory, group)
@@ -97,3 +102,17 @@ def aligned(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself where it is contiguous and starts on a 16-byte boundary, else a copy that does."""
     source = tensor.contiguous()
     return source if source.data_ptr() % PACK_BYTES == 0 else source.clone()
+
+
+def rows_per_tile(row_packs: int, num_warps: int) -> int:
+    """Rows that a block of `num_warps` warps (a power of two) handles at a time, each by as many warps as it fills.
+
+    Args:
+        row_packs: packs of 16 bytes in a row.
+        num_warps: of a block.
+    """
+    # Four packs a thread keep enough loads in flight.
+    warps_a_row = 1
+    while warps_a_row < num_warps and warps_a_row * 32 * 4 < row_packs:
+        warps_a_row *= 2
+    return num_warps // warps_a_row
