@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 import pkb.cuda
 from pkb.cuda.blocks import Side
+from pkb.problems._check import Expected
 from pkb.problems._draw import derive_seeds, make_draw
 from pkb.problems._find import get_problem
 
@@ -78,7 +79,14 @@ def test_blocks_lie_where_the_oracle_has_them(name: str, world_size: int, monkey
             results = [module.solution(*of_rank) for of_rank in arguments]
             moves.carry_out()
             expected = judge_side.oracle(arguments, world_size)
-            assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
+            assert all(agrees(*pair) for pair in zip(results, expected, strict=True))
+
+
+def agrees(result: torch.Tensor, wanted: torch.Tensor | Expected) -> bool:
+    if isinstance(wanted, torch.Tensor):
+        return torch.equal(result, wanted)
+    # A product comes before the move, and the oracle's is float64; elements of other places differ by far more.
+    return torch.allclose(result.double(), wanted.value, rtol=0.02, atol=0.1)
 
 
 def test_a_unit_divides_every_count() -> None:
