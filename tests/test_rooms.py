@@ -15,11 +15,11 @@ import pkb
 PACKAGE = Path(pkb.__file__).parent
 MODULES = sorted(f for f in PACKAGE.rglob("*.py") if "__pycache__" not in f.parts)
 
-# room -> rooms that it may import. `symm` and `cuda` are what solutions get, so they know errors only.
+# room -> rooms that it may import. `symm` and `cuda` are what solutions get: beside `symm` they know errors only.
 ARROWS = {
     "records": set(),
     "symm": {"records"},
-    "cuda": {"records"},
+    "cuda": {"records", "symm"},
     "problems": {"records"},
     "launch": {"records", "symm", "cuda", "problems"},
     "judging": {"records", "problems", "launch"},

@@ -3,21 +3,47 @@
 Usable by every solution. Knows nothing of problems, judging or launching ranks.
 """
 
-from pkb.cuda.arguments import peers
+from pkb.cuda.arguments import MAX_RANKS, peers
+from pkb.cuda.blocks import BlockMover, Side
 from pkb.cuda.compiler import Build, KernelUse, builds, compile
 from pkb.cuda.copies import copy_2d
 from pkb.cuda.errors import CompileError, LaunchError
 from pkb.cuda.module import Kernel, Module
+from pkb.cuda.workspace import (
+    EXCHANGE_THREADS,
+    MAX_BLOCKS,
+    PACK_BYTES,
+    UNIT_TYPES,
+    Workspace,
+    Workspaces,
+    aligned,
+    grid_blocks,
+    rows_per_tile,
+    unit_of,
+)
 
 __all__ = [
+    "EXCHANGE_THREADS",
+    "MAX_BLOCKS",
+    "MAX_RANKS",
+    "PACK_BYTES",
+    "UNIT_TYPES",
+    "BlockMover",
     "Build",
     "CompileError",
     "Kernel",
     "KernelUse",
     "LaunchError",
     "Module",
+    "Side",
+    "Workspace",
+    "Workspaces",
+    "aligned",
     "builds",
     "compile",
     "copy_2d",
+    "grid_blocks",
     "peers",
+    "rows_per_tile",
+    "unit_of",
 ]
