@@ -35,7 +35,7 @@ def _case(
 CASES: list[Case] = [
     _case("V1", "zeros", "sum", Cause.ZEROS),
     _case("V1", "local_statistic", "rms_norm", problem="tp_rms_norm"),
-    _case("V2", "constant_statistic", "load_balance", problem="load_balancing_loss_fn"),
+    _case("V2", "constant_statistic", "load_balance", problem="load_balancing_loss_fn", dtype="fp32"),
     _case("V2", "frozen_statistic", "rms_norm", problem="tp_rms_norm"),
     _case("V3", "no_update", "adam", problem="fused_adam_grad_unshard_allgather"),
     _case("V4", "first_answer", "sum_cached_buffer", Cause.STALE),

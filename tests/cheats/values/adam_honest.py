@@ -1,6 +1,5 @@
 """Adam on the shard, then an all-gather of the new weights."""
 
-import torch
 import torch.distributed as dist
 
 
