@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
-from pkb.launch.plan import Event
+from pkb.launch.plan import LIBRARY_OPERATOR, Event
 from pkb.records.verdict import Timing
 
-# Operators and kernels of collective libraries that move data; a barrier moves none.
-_LIBRARY_OPERATOR = re.compile(
-    r"^(c10d::|_c10d_functional::|symm_mem::)(?!barrier)|^(gloo|nccl):(?!barrier)|^ncclDevKernel|^ncclKernel"
-)
 _CLOCK_RATIO = 2.0
 _CLOCK_SLACK_S = 0.010
 """The judge's clock may exceed the ranks' by this much in a block before the two disagree: it includes the
@@ -20,7 +15,7 @@ start signal, the answers and, on the CPU, whatever else the machine did."""
 
 def library_calls(events: Sequence[Event]) -> tuple[str, ...]:
     """Names of library collectives among the events, in order of frequency."""
-    return tuple(event.name for event in events if _LIBRARY_OPERATOR.search(event.name))
+    return tuple(event.name for event in events if LIBRARY_OPERATOR.search(event.name))
 
 
 def mechanisms(events: Sequence[Event]) -> tuple[str, ...]:
@@ -31,7 +26,7 @@ def mechanisms(events: Sequence[Event]) -> tuple[str, ...]:
     device = [event.name for event in events if event.on_device]
     if any(name.startswith(("Memcpy PtoP", "Memcpy DtoD", "Memcpy Peer")) for name in device):
         seen.append("copy engine")
-    if any(not name.startswith(("Memcpy", "Memset")) and not _LIBRARY_OPERATOR.search(name) for name in device):
+    if any(not name.startswith(("Memcpy", "Memset")) and not LIBRARY_OPERATOR.search(name) for name in device):
         seen.append("kernels")
     return tuple(seen)
 

@@ -17,6 +17,7 @@ from pkb.launch import wire
 from pkb.launch.arguments import Buffers, Filled, Writes
 from pkb.launch.clock import Stream, spin_until
 from pkb.launch.plan import (
+    LIBRARY_OPERATOR,
     BlockAnswer,
     BlockTime,
     CallsAnswer,
@@ -167,9 +168,11 @@ class Caller:
         self.progress.set(State.RETURNED, 0)
         cpu = DeviceType.CPU
         counts = Counter((e.name, e.device_type != cpu) for e in profile.function_events)
+        # Library calls come first, so that a crowd of other names cannot push them out of the list.
+        ordered = sorted(counts.most_common(), key=lambda entry: not LIBRARY_OPERATOR.search(entry[0][0]))
         events = tuple(
             Event(name=name[:300], on_device=on_device, count=count)
-            for (name, on_device), count in counts.most_common(_MAX_EVENTS)
+            for (name, on_device), count in ordered[:_MAX_EVENTS]
         )
         return Answer(ProfileAnswer(done="profile", events=events))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Annotated, Any, Literal
 
@@ -9,6 +10,11 @@ from pydantic import Field, NonNegativeInt, TypeAdapter
 
 from pkb.records.base import Record
 from pkb.records.verdict import DeviceMode
+
+# Operators and kernels of collective libraries that move data; a barrier moves none.
+LIBRARY_OPERATOR = re.compile(
+    r"^(c10d::|_c10d_functional::|symm_mem::)(?!barrier)|^(gloo|nccl):(?!barrier)|^ncclDevKernel|^ncclKernel"
+)
 
 
 class Setup(Record):

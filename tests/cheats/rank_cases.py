@@ -27,6 +27,7 @@ CASES: list[Case] = [
     _case("M11", "collective_by_getattr", _LIBRARY),
     _case("M11", "collective_by_group", _LIBRARY),
     _case("M11", "collective_functional", _LIBRARY),
+    _case("M11", "collective_in_a_crowd", _LIBRARY),
     _case("M11", "collective_on_new_group", _LIBRARY),
     _case("M15", "skips_a_barrier", frozenset({Status.HUNG, Status.CRASHED, Status.WRONG})),
     _case("M16", "unbounded_spin", frozenset({Status.HUNG}), Cause.DEADLOCK),

@@ -42,6 +42,7 @@ CASES: list[Case] = [
     _case("V7", "zeroes_input", "sum", status=_CHANGED),
     _case("V7", "returns_input", "sum", status=_CHANGED),
     _case("V8", "pointer_cache", "sum_cached_buffer", Cause.STALE),
+    _case("V9", "file_replay", "sum", Cause.STALE),
     _case("V12", "fp8_sum", "sum", Cause.PRECISION),
     _case("V12", "bf16_sum", "sum", Cause.PRECISION, dtype="fp32"),
     _case("V12", "fp16_sum", "sum", Cause.PRECISION, dtype="fp32"),
