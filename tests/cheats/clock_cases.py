@@ -4,4 +4,37 @@ from __future__ import annotations
 
 from cheat_case import Case
 
-CASES: list[Case] = []
+from pkb.records.verdict import Cause, Status
+
+_WRONG = frozenset({Status.WRONG})
+
+
+def _case(
+    entry: str,
+    cheat: str,
+    status: frozenset[Status],
+    causes: frozenset[Cause] = frozenset(),
+    *,
+    twin: str = "honest_sum",
+    timed: bool = False,
+) -> Case:
+    return Case(
+        entry=entry,
+        file=f"clock/{cheat}.py",
+        twin=f"clock/{twin}.py",
+        problem="allreduce",
+        status=status,
+        causes=causes,
+        timed=timed,
+    )
+
+
+CASES: list[Case] = [
+    _case("T2", "late_thread", _WRONG, twin="honest_thread"),
+    _case("T2", "late_next_call", _WRONG),
+    _case("T3", "lazy_subclass", _WRONG, frozenset({Cause.CONTAINER}), twin="honest_attribute"),
+    _case("T3", "patched_methods", _WRONG, twin="honest_attribute"),
+    _case("T6", "prints_a_verdict", frozenset({Status.CRASHED}), frozenset({Cause.EXIT})),
+    _case("T8", "remembers_all_draws", _WRONG, twin="honest_slow"),
+    _case("T12", "set_up_once", _WRONG),
+]
