@@ -140,7 +140,16 @@ class RankFault(Record):
     """How a rank failed to do what it was asked; sent by the rank while it still can."""
 
     kind: Literal[
-        "exception", "exit", "out_of_memory", "syntax", "import", "compile", "no_solution", "arity", "sandbox"
+        "exception",
+        "exit",
+        "out_of_memory",
+        "syntax",
+        "import",
+        "compile",
+        "no_solution",
+        "arity",
+        "sandbox",
+        "tampered",
     ]
     text: str
     """One line; of a compiler, the lines that matter."""

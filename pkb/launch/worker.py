@@ -27,7 +27,7 @@ import torch.distributed as dist
 
 from pkb import symm
 from pkb.cuda import CompileError, builds
-from pkb.launch import build, calls, sandbox, wire
+from pkb.launch import build, calls, sandbox, tamper, wire
 from pkb.launch.arguments import Writes
 from pkb.launch.clock import CpuStream, CudaStream, Stream
 from pkb.launch.plan import (
@@ -69,11 +69,15 @@ def main(control: socket.socket, stack_fd: int, progress_fd: int) -> int:
     """Execute commands until the judge closes the channel; returns the exit code."""
     faulthandler.enable(file=stack_fd, all_threads=True)
     rank = _Rank(control, ProgressPage(progress_fd))
+    changed = tamper.watch()
     try:
         while (header := _receive(control)) is not None:
             # Anew before every command, since a candidate may have taken the signal for itself.
             faulthandler.unregister(STACK_SIGNAL)
             faulthandler.register(STACK_SIGNAL, file=stack_fd, all_threads=True)
+            if (what := changed()) != "":
+                rank.refuse(header, what)
+                continue
             rank.execute(header)
     except _LostChannelError:
         return LOST_CHANNEL
@@ -135,6 +139,11 @@ class _Rank:
         elif isinstance(command, Profile):
             self._answer_calls(lambda caller: caller.profile(command))
         self._progress.set(State.IDLE)
+
+    def refuse(self, header: wire.Header, what: str) -> None:
+        """Answer a command by what the candidate has replaced."""
+        self._ticket = header["ticket"]
+        self._fail(RankFault(kind="tampered", text=f"the solution has replaced {what}, which the judge works with"))
 
     def _setup(self, command: Setup) -> None:
         self._progress.set(State.SETTING_UP)
