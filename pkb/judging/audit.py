@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from pkb.records.verdict import Timing
 
-_CLOCK_RATIO = 2.0
-_CLOCK_SLACK_S = 0.010
-"""The judge's clock may exceed the ranks' by this much in a block before the two disagree: it includes the
-start signal, the answers and, on the CPU, whatever else the machine did."""
-
 
 def too_fast(timing: Timing) -> str:
     """Why a time is not credible; empty when it is."""
@@ -18,17 +13,4 @@ def too_fast(timing: Timing) -> str:
     return (
         f"{timing.candidate_us:.2f} us at size {timing.size} is {percent:.0f} % of speed of light"
         f" ({timing.sol_us:.2f} us, bound by {timing.sol_bound}): faster than the hardware allows"
-    )
-
-
-def clocks_disagree(timing: Timing) -> str:
-    """Why the judge's clock contradicts the ranks' times; empty when it does not."""
-    if timing.parent_us is None:
-        return ""
-    excess_s = (timing.parent_us - timing.candidate_us) * timing.iterations / 1e6
-    if timing.parent_us <= _CLOCK_RATIO * timing.candidate_us or excess_s <= _CLOCK_SLACK_S:
-        return ""
-    return (
-        f"the ranks report {timing.candidate_us:.2f} us an iteration at size {timing.size}, the judge's own clock"
-        f" {timing.parent_us:.2f} us: work is done outside the timed window"
     )

@@ -46,8 +46,13 @@ class BaselineRanks:
 
     def blocks(self, size: str) -> ReferenceBlocks:
         """Timed blocks at one size."""
-        draws = self._schedule.timed[size]
-        return ReferenceBlocks(self.problem, self._ranks, draws, deadline_s=self._config.deadline_s)
+        return ReferenceBlocks(
+            self._ranks,
+            self.problem,
+            size,
+            max_calls=self._schedule.timed[size],
+            deadline_s=self._config.deadline_s,
+        )
 
     def close(self) -> None:
         """End the ranks."""
@@ -57,18 +62,14 @@ class BaselineRanks:
 class ReferenceBlocks(Blocks):
     """Blocks of the reference: a failure in them is ours, not the candidate's."""
 
-    def __init__(self, problem: Problem, ranks: RankSet, draws: tuple[int, ...], *, deadline_s: float) -> None:
-        super().__init__(ranks, draws, deadline_s=deadline_s)
-        self._problem = problem
-
-    def run(self, *, iterations: int | None = None, return_result: bool = False, restore_only: bool = False) -> Block:
+    def run(self) -> Block:
         """Run one block.
 
         Raises:
             HarnessError: the reference failed.
         """
         try:
-            return super().run(iterations=iterations, return_result=return_result, restore_only=restore_only)
+            return super().run()
         except RankFailure as failure:
             raise _harness_error(self._problem, failure) from failure
 

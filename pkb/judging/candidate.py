@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
@@ -18,16 +19,16 @@ from pkb.judging.explain import Call, compare_call, explain
 from pkb.judging.means import means_of
 from pkb.judging.roofline import speed_of_light
 from pkb.judging.schedule import Schedule, TrialPlan, skewed_calls
-from pkb.judging.timing import Block, Blocks, speedup_interval
+from pkb.judging.timing import Block, Blocks, clocks_disagree, speedup_interval, trusted_times_us
 from pkb.launch.hardware import hardware_profile
 from pkb.launch.plan import CollectivesAnswer, ListCollectives, Profile, ProfileAnswer
 from pkb.launch.ranks import RankFailure, RankSet
-from pkb.launch.wire import ProtocolError
+from pkb.launch.wire import Message, ProtocolError
 from pkb.records.verdict import Cause, DeviceMode, Failure, Phase, Status, Timing
 
 _NUM_RERUNS = 2
 _HEAVY_RESULT_BYTES = 64 * 1024**2
-"""Results larger than this are verified after the last timed block only."""
+"""Results larger than this are verified after one timed block only."""
 
 
 @dataclass
@@ -70,13 +71,13 @@ class Candidate:
             Stop: a rank failed, a timed result is wrong, or a time is not credible.
         """
         begin_ns = time.time_ns()
-        for size, draws in self._schedule.timed.items():
+        for size in self._schedule.timed:
             with self.draft.phase(Phase.TIME, f"size {size}"):
-                timing = self._time_size(size, draws, baseline)
+                timing, disagreement = self._time_size(size, baseline)
             self.draft.timings.append(timing)
             for cause, reason in (
                 (Cause.TOO_FAST, audit.too_fast(timing)),
-                (Cause.CLOCKS_DISAGREE, audit.clocks_disagree(timing)),
+                (Cause.CLOCKS_DISAGREE, disagreement),
             ):
                 if reason:
                     raise Stop(Status.REFUSED, Failure(phase=Phase.AUDIT, cause=cause, detail=reason))
@@ -152,38 +153,34 @@ class Candidate:
                 break
         return outcomes
 
-    def _time_size(self, size: str, draws: Sequence[int], baseline: BaselineRanks | None) -> Timing:
-        config = self._config
-        ours = Blocks(self.ranks, draws, deadline_s=config.deadline_s)
+    def _time_size(self, size: str, baseline: BaselineRanks | None) -> tuple[Timing, str]:
+        """Times at a size, and why the judge's clock contradicts them."""
+        config, problem = self._config, self.truth.problem
+        max_calls = self._schedule.timed[size]
+        ours = Blocks(self.ranks, problem, size, max_calls=max_calls, deadline_s=config.deadline_s)
         theirs = baseline.blocks(size) if baseline is not None else None
+        truth = replace(self.truth, secret=ours.secret)
         ours.warm_up()
         if theirs is not None:
             theirs.warm_up()
-        candidate_us: list[float] = []
-        baseline_us: list[float] = []
+        # A large result is verified once, in a round that nobody can foresee.
+        chosen = secrets.randbelow(config.rounds)
+        candidate: list[Block] = []
+        reference: list[Block] = []
         for round_ in range(config.rounds):
-            last = round_ == config.rounds - 1
             # Candidate and baseline swap places from round to round (ABBA), so that drift cancels.
             if theirs is not None and round_ % 2 == 0:
-                baseline_us.append(theirs.run().time_us)
-            block = ours.run(return_result=last or not self._is_heavy(size))
-            candidate_us.append(block.time_us)
+                reference.append(theirs.run())
+            candidate.append(ours.run())
+            if round_ == chosen or not self._is_heavy(size):
+                self._verify(truth, candidate[-1], ours.picked_results(), round_)
             if theirs is not None and round_ % 2 == 1:
-                baseline_us.append(theirs.run().time_us)
-            if last or not self._is_heavy(size):
-                self._verify(block, round_)
-        parent_us = ours.parent_us(restores=self.truth.problem.writes)
-        self.truth.forget()
-        return self._timing(size, candidate_us, baseline_us, ours.iterations, parent_us)
+                reference.append(theirs.run())
+        return self._timing(size, candidate, reference), clocks_disagree(candidate, reference, size)
 
-    def _timing(
-        self,
-        size: str,
-        candidate_us: list[float],
-        baseline_us: list[float],
-        iterations: int,
-        parent_us: float | None,
-    ) -> Timing:
+    def _timing(self, size: str, candidate: Sequence[Block], reference: Sequence[Block]) -> Timing:
+        candidate_us = trusted_times_us(candidate, reference)
+        baseline_us = [block.time_us for block in reference]
         time_us = statistics.median(candidate_us)
         reference_us = statistics.median(baseline_us) if baseline_us else None
         problem, config = self.truth.problem, self._config
@@ -201,21 +198,21 @@ class Candidate:
             speedup_interval=speedup_interval(baseline_us, candidate_us) if baseline_us else None,
             candidate_samples_us=tuple(candidate_us),
             baseline_samples_us=tuple(baseline_us),
-            iterations=iterations,
-            parent_us=parent_us,
+            iterations=max(block.iterations for block in candidate),
+            parent_us=statistics.median(block.parent_us / block.iterations for block in candidate),
             sol_us=light.time_us if light is not None else None,
             sol_bound=light.bound if light is not None else None,
         )
 
-    def _verify(self, block: Block, round_: int) -> None:
-        """Compare the results of a block's last iteration with the oracle."""
-        inputs, want = self.truth.of(block.last_draw)
+    def _verify(self, truth: Truth, block: Block, messages: Sequence[Message], round_: int) -> None:
+        """Compare the results of a block's picked call with the oracle."""
+        inputs, want = truth.of(block.picked)
         try:
-            got = [result_of(message, self.truth.device) for message in block.messages]
+            got = [result_of(message, truth.device) for message in messages]
         except (ProtocolError, ValidationError) as error:
             raise _tampered(error) from error
-        draw = self._schedule.draws[block.last_draw]
-        call = Call(draw.size, draw.index, False, inputs, want, got)
+        truth.forget()
+        call = Call(block.picked.size, block.picked.index, False, inputs, want, got)
         if all(c.passed for c in compare_call(self.truth.problem, call, self._config.dtype)):
             return
         found = explain(self.truth.problem, self.truth.code, [call], 0, self._config.dtype)

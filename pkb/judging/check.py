@@ -8,9 +8,9 @@ from typing import Any
 
 from pkb.judging.config import JudgeConfig
 from pkb.judging.explain import Call, compare_call
-from pkb.judging.schedule import Schedule, TrialPlan
+from pkb.judging.schedule import DrawSpec, Schedule, TrialPlan
 from pkb.launch import wire
-from pkb.launch.plan import BlockAnswer, CallsAnswer
+from pkb.launch.plan import CallsAnswer, ResultAnswer
 from pkb.problems._check import Comparison
 from pkb.problems._draw import derive_seeds, make_draw
 from pkb.problems._spec import Judgeside, Problem
@@ -47,21 +47,20 @@ class Truth:
     schedule: Schedule
     secret: bytes
     device: str
-    _known: dict[int, tuple[list[tuple[Any, ...]], list[Any]]] = field(default_factory=dict)
+    _known: dict[DrawSpec, tuple[list[tuple[Any, ...]], list[Any]]] = field(default_factory=dict, init=False)
 
-    def of(self, position: int) -> tuple[list[tuple[Any, ...]], list[Any]]:
-        """Inputs and expected results of all ranks for one draw of the schedule."""
-        if position not in self._known:
-            inputs = [self._inputs(position, rank) for rank in range(self.config.world_size)]
-            self._known[position] = inputs, self.code.oracle(inputs, self.config.world_size)
-        return self._known[position]
+    def of(self, draw: DrawSpec) -> tuple[list[tuple[Any, ...]], list[Any]]:
+        """Inputs and expected results of all ranks for one draw."""
+        if draw not in self._known:
+            inputs = [self._inputs(draw, rank) for rank in range(self.config.world_size)]
+            self._known[draw] = inputs, self.code.oracle(inputs, self.config.world_size)
+        return self._known[draw]
 
     def forget(self) -> None:
         """Free the memory of all draws."""
         self._known.clear()
 
-    def _inputs(self, position: int, rank: int) -> tuple[Any, ...]:
-        draw = self.schedule.draws[position]
+    def _inputs(self, draw: DrawSpec, rank: int) -> tuple[Any, ...]:
         seeds = derive_seeds(self.secret, problem=self.problem.id, size=draw.size, index=draw.index, rank=rank)
         return self.code.inputs(
             self.problem.sizes[draw.size],
@@ -88,7 +87,7 @@ def check_trial(truth: Truth, plan: TrialPlan, messages: Sequence[wire.Message])
     comparisons: list[list[Comparison]] = []
     for number, position in enumerate(plan.calls):
         draw = truth.schedule.draws[position]
-        inputs, want = truth.of(position)
+        inputs, want = truth.of(draw)
         got = [rank_results[number] for rank_results in results]
         calls.append(Call(draw.size, draw.index, draw.exact, inputs, want, got))
         comparisons.append(compare_call(truth.problem, calls[-1], truth.config.dtype))
@@ -103,9 +102,9 @@ def check_trial(truth: Truth, plan: TrialPlan, messages: Sequence[wire.Message])
 
 
 def result_of(message: wire.Message, device: str) -> Any:
-    """The result that a timed block sent back."""
-    answer = BlockAnswer.model_validate(message.header)
-    return wire.rebuild(answer.result or {}, message.payload, device=device)[0]
+    """The result that a rank has kept of a timed block."""
+    answer = ResultAnswer.model_validate(message.header)
+    return wire.rebuild(answer.result, message.payload, device=device)[0]
 
 
 def _results(answer: CallsAnswer, payload: bytearray, device: str) -> list[Any]:

@@ -34,6 +34,9 @@ def failure_of(error: RankFailure, phase: Phase) -> tuple[Status, Failure]:
     """Status and failure of a candidate whose rank failed in a phase."""
     building = phase is Phase.BUILD
     if error.kind == "fault" and error.fault is not None:
+        if error.fault.kind == "tampered":
+            detail = f"rank {error.rank}: {error.fault.text}"
+            return Status.REFUSED, Failure(phase=phase, cause=Cause.FORBIDDEN, detail=detail)
         status = Status.BUILD_FAILED if building or error.fault.kind in _BUILD_FAULTS else Status.CRASHED
         cause = _FAULT_CAUSES[error.fault.kind]
         detail = f"rank {error.rank}: {error.fault.text}{_others(error)}"

@@ -25,6 +25,9 @@ from pkb.records.solution import Solution
 from pkb.records.verdict import Cause, DeviceMode, Failure, Phase, Status, Verdict
 
 _MAX_SHARED_GPU_RANKS = 8
+_MAX_TIMED_BYTES = 16 * 1024**3
+_TIMED_SHARE = 4
+"""Arguments of a timed block take at most this part of a rank's share of free memory, and that many bytes."""
 
 
 class Judge:
@@ -151,11 +154,12 @@ class Judge:
         """The schedule, once it is known that problem and machine can run it."""
         world_size = self.config.world_size
         problem.require(world_size, self.config.dtype)
-        schedule = make_schedule(problem, code, self.config, timed=timed)
-        sharing = 1 if self.mode is DeviceMode.CUDA else world_size
-        # The baseline is alive beside the candidate; it holds the timed draws only, so this errs to the safe side.
-        needed = rank_bytes(problem, code, self.config, schedule) * sharing * (1 + timed)
+        sharing = (1 if self.mode is DeviceMode.CUDA else world_size) * (1 + timed)
         free = free_bytes(self.mode)
+        room = min(_MAX_TIMED_BYTES, free // (_TIMED_SHARE * sharing)) if timed else 0
+        schedule = make_schedule(problem, code, self.config, timed_bytes=room)
+        # The baseline is alive beside the candidate; it holds the timed draws only, so this errs to the safe side.
+        needed = rank_bytes(problem, code, self.config, schedule) * sharing
         if needed > free:
             raise UsageError(
                 f"{problem.id} at size {self.config.size} on {world_size} ranks needs about"

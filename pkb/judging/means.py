@@ -6,15 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pkb.launch.plan import Event, ProfileAnswer
+from pkb.launch.plan import COLLECTIVE, NCCL_KERNEL, Event, ProfileAnswer
 from pkb.records.verdict import SolutionClass
 
-# Operators and kernels of collective libraries that move data; a barrier moves none.
-_NCCL_KERNEL = re.compile(r"^ncclDevKernel|^ncclKernel|^ncclSymk?(?:Dev)?Kernel")
-_COLLECTIVE = re.compile(
-    r"^(?:c10d::|_c10d_functional::|symm_mem::)(?!barrier)|^(?:gloo|nccl|ucc|mpi):(?!barrier|all_reduce_barrier)"
-    rf"|{_NCCL_KERNEL.pattern}|^(?:void )?nvshmemi?_\w*(?:reduce|bcast|broadcast|alltoall|collect)"
-)
 _COLLECTIVE_SYMBOL = re.compile(
     r"^p?nccl(?:All|Reduce|Bcast|Broadcast|Gather|Scatter|Send|Recv)"
     r"|^P?MPI_I?(?i:all|reduce|bcast|gather|scatter|send|recv|put|get\b)"
@@ -54,7 +48,7 @@ class Means:
 
     def with_timed(self, counts: Iterable[Mapping[str, int]]) -> Means:
         """The same, with the collectives that ranks called while they were timed, by name."""
-        called = _unique(name for names in counts for name in names if _COLLECTIVE.search(name))
+        called = _unique(name for names in counts for name in names if COLLECTIVE.search(name))
         hidden = tuple(f"{name} while it was timed" for name in called) if not self.collectives else ()
         if not hidden:
             return self
@@ -87,12 +81,12 @@ def means_of(answers: Sequence[ProfileAnswer], *, on_gpu: bool) -> Means:
 
 def _collectives(answer: ProfileAnswer) -> list[str]:
     """What shows that a rank called library collectives, each under the name that it was seen by."""
-    called = [event.name for event in answer.events if _COLLECTIVE.search(event.name)]
-    kernels = [event for event in answer.events if event.on_device and _NCCL_KERNEL.search(event.name)]
+    called = [event.name for event in answer.events if COLLECTIVE.search(event.name)]
+    kernels = [event for event in answer.events if event.on_device and NCCL_KERNEL.search(event.name)]
     if sum(event.count for event in kernels) == answer.barriers:
         # NCCL has no barrier of its own: torch's is an all-reduce of one element.
-        called = [name for name in called if not _NCCL_KERNEL.search(name)]
-    called += [name for name in answer.collectives if _COLLECTIVE.search(name)]
+        called = [name for name in called if not NCCL_KERNEL.search(name)]
+    called += [name for name in answer.collectives if COLLECTIVE.search(name)]
     called += [f"{name} (through ctypes)" for name in answer.symbols if _COLLECTIVE_SYMBOL.search(name)]
     called += [f"{name} (loaded by the solution)" for name in answer.libraries if _COLLECTIVE_LIBRARY.search(name)]
     return called
@@ -122,7 +116,7 @@ def _share_of_operators(answers: Sequence[ProfileAnswer], calls_collectives: boo
 def _is_of_library(event: Event) -> bool:
     if _NEUTRAL_KERNEL.search(event.name):
         return False
-    return bool(_COLLECTIVE.search(event.name) or _LIBRARY_KERNEL.search(event.name))
+    return bool(COLLECTIVE.search(event.name) or _LIBRARY_KERNEL.search(event.name))
 
 
 def _mechanisms(answers: Sequence[ProfileAnswer], calls_collectives: bool) -> tuple[str, ...]:
@@ -134,7 +128,7 @@ def _mechanisms(answers: Sequence[ProfileAnswer], calls_collectives: bool) -> tu
         "symmetric memory": any(answer.shares_memory for answer in answers),
         "copy engine": any(event.name.startswith((*_PEER_COPY, "Memcpy DtoD")) for event in device),
         "kernels": any(not _is_of_library(e) and not _NEUTRAL_KERNEL.search(e.name) for e in kernels),
-        "library kernels": any(_is_of_library(e) and not _COLLECTIVE.search(e.name) for e in kernels),
+        "library kernels": any(_is_of_library(e) and not COLLECTIVE.search(e.name) for e in kernels),
     }
     return tuple(name for name, was_seen in seen.items() if was_seen)
 

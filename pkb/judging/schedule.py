@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pkb.judging.config import JudgeConfig
-from pkb.launch.plan import CallPlan, DrawPlan, Prepare, RunCalls
+from pkb.launch.plan import CallPlan, DrawPlan, Prepare, Redraw, RunCalls
 from pkb.problems._draw import derive_seeds
 from pkb.problems._footprint import footprint
 from pkb.problems._spec import Judgeside, Problem
@@ -16,9 +16,8 @@ CALLS_OF_A_SIZE = 3
 """Calls of each size in a trial, all on different inputs: two in a row, and one after a change of shape."""
 _HEAVY_BYTES = 256 * 1024**2
 """Above this many bytes of traffic a call, one trial is made at a size instead of several."""
-_COLD_BYTES = 256 * 1024**2
-"""Timed arguments rotate over at least this much, several times any L2 cache of today."""
-_MAX_TIMED_DRAWS = 16
+_MAX_TIMED_DRAWS = 1024
+_MIN_TIMED_DRAWS = 2
 _MIN_SKEW_US = 2000
 _MAX_SKEW_US = 8000
 """Longer than a fast rank needs to return from a small call and to begin the next one."""
@@ -48,17 +47,14 @@ class Schedule:
 
     draws: tuple[DrawSpec, ...]
     trials: tuple[TrialPlan, ...]
-    timed: dict[str, tuple[int, ...]]
-    """For each timed size the positions of the draws that its blocks rotate over."""
+    timed: dict[str, int]
+    """For each timed size the most calls of a block: each gets arguments that were drawn for it alone."""
     light_trials: tuple[str, ...]
     """Sizes so large that they were given one trial only."""
 
     def only_timed(self) -> Schedule:
-        """The part that a baseline needs: the draws of timed sizes, numbered anew."""
-        positions = [p for draws in self.timed.values() for p in draws]
-        renumbered = {old: new for new, old in enumerate(positions)}
-        timed = {size: tuple(renumbered[p] for p in draws) for size, draws in self.timed.items()}
-        return Schedule(tuple(self.draws[p] for p in positions), (), timed, ())
+        """The part that a baseline needs."""
+        return Schedule((), (), self.timed, ())
 
     def prepare(self, problem: Problem, config: JudgeConfig, secret: bytes, rank: int, max_bytes: int) -> Prepare:
         """The command that makes a rank draw its arguments; it holds seeds of this rank and shared ones only."""
@@ -83,11 +79,17 @@ class Schedule:
         )
 
 
-def make_schedule(problem: Problem, code: Judgeside, config: JudgeConfig, *, timed: bool) -> Schedule:
+def make_schedule(problem: Problem, code: Judgeside, config: JudgeConfig, *, timed_bytes: int) -> Schedule:
     """Lay out trials and timing for a problem.
 
     Each trial calls its sizes in runs of two and then once more, in an order of its own: two calls in a row meet
     the same buffers with new contents, and a change of shape in between meets state that is keyed wrongly.
+
+    Args:
+        problem: its sizes.
+        code: its costs.
+        config: trials, size, world size and dtype.
+        timed_bytes: memory of a rank that the arguments of a timed block may take; 0 for no timing.
     """
     main = problem.sizes_named(config.size)
     names = tuple(dict.fromkeys((*problem.sizes_named("tiny"), *main)))
@@ -105,12 +107,28 @@ def make_schedule(problem: Problem, code: Judgeside, config: JudgeConfig, *, tim
             calls.append(len(draws))
             draws.append(DrawSpec(name, index=len(draws), exact=exact))
         trials.append(TrialPlan(index, exact, tuple(calls)))
-    rotation: dict[str, tuple[int, ...]] = {}
-    for name in [n for n in main if timed and not problem.sizes[n].get("exact")]:
-        count = max(2, min(_MAX_TIMED_DRAWS, -(-_COLD_BYTES // int(_traffic(problem, code, config, name)))))
-        rotation[name] = tuple(range(len(draws), len(draws) + count))
-        draws += [DrawSpec(name, index=len(draws) + i, exact=False) for i in range(count)]
-    return Schedule(tuple(draws), tuple(trials), rotation, tuple(sorted(heavy)))
+    blocks = {}
+    for name in [n for n in main if timed_bytes and not problem.sizes[n].get("exact")]:
+        fitting = int(timed_bytes / _draw_bytes(problem, code, config, name))
+        blocks[name] = max(_MIN_TIMED_DRAWS, min(_MAX_TIMED_DRAWS, fitting))
+    return Schedule(tuple(draws), tuple(trials), blocks, tuple(sorted(heavy)))
+
+
+def redraws(problem: Problem, secret: bytes, size: str, first_index: int, count: int, world_size: int) -> list[Redraw]:
+    """For each rank the command to draw the arguments of a block: its own seeds and shared ones only."""
+    indices = range(first_index, first_index + count)
+    commands = []
+    for rank in range(world_size):
+        seeds = [derive_seeds(secret, problem=problem.id, size=size, index=i, rank=rank) for i in indices]
+        commands.append(
+            Redraw(
+                size=size,
+                first_index=first_index,
+                own_seeds=tuple(s.own for s in seeds),
+                shared_seeds=tuple(s.shared for s in seeds),
+            )
+        )
+    return commands
 
 
 def skewed_calls(trial: TrialPlan, sizes: Sequence[str], rank: int, world_size: int, secret: bytes) -> RunCalls:
@@ -158,17 +176,18 @@ def rank_bytes(problem: Problem, code: Judgeside, config: JudgeConfig, schedule:
 
     A call's traffic bounds the bytes of its results and of the arguments that are read in full.
     """
-    per_draw = {n: _draw_bytes(problem, code, config, n) for n in {d.size for d in schedule.draws}}
+    sizes = {d.size for d in schedule.draws} | set(schedule.timed)
+    per_draw = {n: _draw_bytes(problem, code, config, n) for n in sizes}
     arguments = sum(per_draw[d.size] for d in schedule.draws)
     results = max(sum(per_draw[schedule.draws[c].size] for c in t.calls) for t in schedule.trials)
-    # Timed calls that write to their arguments do so in a copy of each draw.
-    copies = sum(per_draw[n] * len(draws) for n, draws in schedule.timed.items()) if problem.writes else 0.0
-    return int(arguments + copies + results + 2 * sum(per_draw.values()))
+    block = max((per_draw[n] * count for n, count in schedule.timed.items()), default=0.0)
+    return int(arguments + block + results + 2 * sum(per_draw.values()))
 
 
 def max_result_bytes(problem: Problem, code: Judgeside, config: JudgeConfig, schedule: Schedule) -> int:
     """A bound that no right result reaches, for any size of the schedule."""
-    largest = max(_traffic(problem, code, config, n) for n in {d.size for d in schedule.draws})
+    sizes = {d.size for d in schedule.draws} | set(schedule.timed)
+    largest = max(_traffic(problem, code, config, n) for n in sizes)
     return int(4 * largest) + 64 * 1024**2
 
 

@@ -11,6 +11,11 @@ from pkb.records.verdict import Cause, Status
 
 _JUDGE_ROOMS = ("pkb.cli", "pkb.judging", "pkb.launch", "pkb.problems", "pkb.records")
 _PATCHED = ("torch.", "time.", "pkb.", "gc.", "sys.modules")
+# Ways from a solution to what called it, or to objects that it was not given.
+_INTROSPECTION = frozenset(
+    {"_getframe", "_current_frames", "currentframe", "f_back", "f_locals", "tb_frame", "gi_frame", "cr_frame",
+     "get_objects", "get_referrers", "get_referents", "settrace", "setprofile", "addaudithook"}
+)  # fmt: skip
 _MAX_LINE_CHARS = 300
 _SETTINGS = ("torch.backends.", "torch._dynamo.config.", "torch._inductor.config.")
 
@@ -88,7 +93,7 @@ def _binds_solution(node: ast.AST) -> bool:
 
 
 def _forbidden(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """What a solution has no honest use for: the judge's own modules, and patching of torch or of clocks."""
+    """What a solution has no honest use for: the judge's modules and frames, and patching of torch or of clocks."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -100,6 +105,8 @@ def _forbidden(tree: ast.Module) -> Iterator[tuple[int, str]]:
         for name in names:
             if name in _JUDGE_ROOMS or name.startswith(tuple(f"{room}." for room in _JUDGE_ROOMS)):
                 yield node.lineno, f"imports {name}; a solution may use pkb.symm and pkb.cuda only."  # type: ignore[attr-defined]
+        if isinstance(node, ast.Attribute) and node.attr in _INTROSPECTION:
+            yield node.lineno, f"uses {node.attr}; a solution may look at its arguments only."
         if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)):
             targets = node.targets if isinstance(node, (ast.Assign, ast.Delete)) else [node.target]
             for target in targets:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from pkb.launch import wire
 from pkb.launch.arguments import Buffers, Filled, Writes
 from pkb.launch.clock import Stream, spin_until
 from pkb.launch.plan import (
+    COLLECTIVE,
     BlockAnswer,
     BlockTime,
     CallsAnswer,
@@ -25,13 +25,14 @@ from pkb.launch.plan import (
     ListCollectives,
     Profile,
     ProfileAnswer,
+    ResultAnswer,
     RunCalls,
     TimeBlock,
 )
 from pkb.launch.progress import ProgressPage, State
-from pkb.launch.segments import Agree, time_segments
 from pkb.launch.watch import Watch, collectives_since
-from pkb.problems._tree import fresh_containers, same_bits
+from pkb.problems._expected import Outcome
+from pkb.problems._tree import map_tensors, same_bits
 from pkb.records.base import Record
 
 _MAX_EVENTS = 300
@@ -58,16 +59,12 @@ class Caller:
     progress: ProgressPage
     max_result_bytes: int
     writes: Writes
-    agree: Agree
-    """The largest of all ranks' numbers; called by all ranks alike."""
-    clock: str
-    """Name of the process group that `agree` uses; empty without one."""
     watch: Watch
     call: int = 0
     """Number of the call that is running, for messages."""
     _result_bytes: set[int] = field(default_factory=set)
-    _buffers_of_draw: dict[int, Buffers] = field(default_factory=dict)
-    """Fresh contents for timed calls that write to their arguments."""
+    _kept: tuple[wire.Header, list[torch.Tensor]] = field(default_factory=lambda: ({}, []))
+    """Description and tensors of the result that a block has copied."""
 
     def __post_init__(self) -> None:
         """Make the buffers that all calls share."""
@@ -117,51 +114,47 @@ class Caller:
         )
         return Answer(answer, tensors)
 
-    def time(self, plan: TimeBlock) -> Answer:
-        """Time `iterations` calls, arguments rotating over draws of different contents.
+    def time(self, plan: TimeBlock, draws: Sequence[tuple[Any, ...]]) -> Answer:
+        """Time calls back to back, each on arguments that no call has seen before.
 
-        Calls run back to back. Where they write to their arguments, they do so in segments, between which the
-        contents are restored outside of the measured time.
+        One call's result, which the solution does not know beforehand, is kept for `take_result`; its copy counts.
         """
-        order = [plan.draws[(plan.first + i) % len(plan.draws)] for i in range(len(plan.draws))]
-        timed, result = self._time_restored(order, plan) if self.writes else self._time_in_one(order, plan)
-        description: wire.Header | None = None
-        tensors: list[torch.Tensor] = []
-        if plan.return_result:
-            description, tensors = wire.describe(result, self.device, self.max_result_bytes)
-        return Answer(BlockAnswer(done="time_block", time=timed, result=description), tensors)
-
-    def _time_in_one(self, order: Sequence[int], plan: TimeBlock) -> tuple[BlockTime, Any]:
-        rotation = itertools.islice(itertools.cycle(order), plan.iterations)
-        # A call may replace elements of the lists that it gets, so each gets lists of its own.
-        arguments = [fresh_containers(self.draws[draw]) for draw in rotation]
+        picked = draws[plan.pick]
+        # What the solution puts into a list in place of a tensor is not what it has written to that tensor.
+        states = {name: map_tensors(picked[i], lambda t: t) for name, i in self.writes.in_place.items()}
+        # Tuples: a solution that finds them through frames cannot take calls out of them.
+        until_pick, after = tuple(draws[: plan.pick + 1]), tuple(draws[plan.pick + 1 : plan.iterations])
         solution = self.solution
         result = None
+        self.stream.evict()
         self.stream.synchronize()
         self.progress.set(State.IN_CALL, 0)
         spin_until(plan.start_ns)
         start_ns = time.monotonic_ns()
         self.stream.start()
-        for argument in arguments:
-            result = solution(*argument)
+        for arguments in until_pick:
+            result = solution(*arguments)
+        self._keep(Outcome(result, states) if states else result)
+        for arguments in after:
+            solution(*arguments)
         self.stream.stop()
         self.stream.synchronize()
         end_ns = time.monotonic_ns()
         self.progress.set(State.RETURNED, plan.iterations - 1)
-        return BlockTime(device_us=self.stream.elapsed_us(), start_ns=start_ns, end_ns=end_ns), result
+        timed = BlockTime(device_us=self.stream.elapsed_us(), start_ns=start_ns, end_ns=end_ns)
+        return Answer(BlockAnswer(done="time_block", time=timed))
 
-    def _time_restored(self, order: Sequence[int], plan: TimeBlock) -> tuple[BlockTime, Any]:
-        def restore(draw: int) -> Filled:
-            return self._buffers_of_draw.setdefault(draw, Buffers(self.writes)).fill(self.draws[draw])
+    def take_result(self) -> Answer:
+        """The result of the picked call of the last block."""
+        description, tensors = self._kept
+        return Answer(ResultAnswer(done="take_result", result=description), tensors)
 
-        self.progress.set(State.IN_CALL, 0)
-        spin_until(plan.start_ns)
-        solution = (lambda *_: None) if plan.restore_only else self.solution
-        timed, filled, result = time_segments(
-            solution, restore, order, plan.iterations, stream=self.stream, agree=self.agree
-        )
-        self.progress.set(State.RETURNED, plan.iterations - 1)
-        return timed, filled.outcome(result)
+    def _keep(self, result: Any) -> None:
+        description, returned = wire.describe(result, self.device, self.max_result_bytes)
+        if any(t.device.type != self.device.type for t in returned):
+            # Copies to the host may still be under way, and no stream orders the host behind them.
+            self.stream.synchronize()
+        self._kept = description, [t.clone() for t in returned]
 
     def profile(self, plan: Profile) -> Answer:
         """List the operators and kernels of one call, and the collectives of another, which no profiler betrays."""
@@ -190,8 +183,8 @@ class Caller:
         )
 
     def list_collectives(self, plan: ListCollectives) -> Answer:
-        """List what was called since a moment, by every thread; restoring of arguments is the judge's own."""
-        found = collectives_since(plan.begin_ns, clock=self.clock)
+        """List what was called since a moment, by every thread."""
+        found = collectives_since(plan.begin_ns)
         return Answer(CollectivesAnswer(done="list_collectives", collectives=found))
 
     def _poison(self, filled: Filled) -> None:
@@ -215,9 +208,11 @@ def _events(profile: Any) -> tuple[Event, ...]:
         key = (event.name[:_MAX_NAME_CHARS], on_device)
         counts[key] += 1
         times_us[key] += event.time_range.elapsed_us() if on_device else event.self_cpu_time_total
+    # Collectives come first, so that a crowd of other names cannot push them out of the list.
+    ordered = sorted(counts.most_common(), key=lambda entry: not COLLECTIVE.search(entry[0][0]))
     return tuple(
         Event(name=name, on_device=on_device, count=count, time_us=round(times_us[name, on_device], 3))
-        for (name, on_device), count in counts.most_common(_MAX_EVENTS)
+        for (name, on_device), count in ordered[:_MAX_EVENTS]
     )
 
 

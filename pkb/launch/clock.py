@@ -19,6 +19,10 @@ class Stream(Protocol):
         """Wait until all work on the device has ended."""
         ...
 
+    def evict(self) -> None:
+        """Drive out of the device's caches what was just written, so that timed calls find their arguments cold."""
+        ...
+
     def start(self) -> None:
         """Begin a measurement."""
         ...
@@ -42,6 +46,9 @@ class CpuStream:
     def synchronize(self) -> None:
         """Nothing is ever outstanding."""
 
+    def evict(self) -> None:
+        """Nothing: times on the CPU are for orientation."""
+
     def start(self) -> None:
         """The host clock is read by the caller."""
 
@@ -58,10 +65,13 @@ class CudaStream:
 
     # torch.cuda._sleep counts clock cycles; H100-class GPUs run near 1.9 GHz, and a delay need not be exact.
     _CYCLES_PER_US = 1900
+    # Several times the L2 cache of any GPU of today.
+    _EVICTING_BYTES = 256 * 1024**2
 
     def __init__(self) -> None:
         self._begin: Any = torch.cuda.Event(enable_timing=True)
         self._end: Any = torch.cuda.Event(enable_timing=True)
+        self._evicting: torch.Tensor | None = None
 
     def delay(self, microseconds: int) -> None:
         """Enqueue a kernel that spins."""
@@ -71,6 +81,12 @@ class CudaStream:
     def synchronize(self) -> None:
         """Wait for every stream, also for those that the candidate made."""
         torch.cuda.synchronize()
+
+    def evict(self) -> None:
+        """Write to more memory than the L2 cache holds."""
+        if self._evicting is None:
+            self._evicting = torch.empty(self._EVICTING_BYTES, dtype=torch.uint8, device="cuda")
+        self._evicting.zero_()
 
     def start(self) -> None:
         """Record the first event."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Annotated, Any, Literal
 
@@ -9,6 +10,13 @@ from pydantic import Field, NonNegativeInt, TypeAdapter
 
 from pkb.records.base import Record
 from pkb.records.verdict import DeviceMode
+
+NCCL_KERNEL = re.compile(r"^ncclDevKernel|^ncclKernel|^ncclSymk?(?:Dev)?Kernel")
+COLLECTIVE = re.compile(
+    r"^(?:c10d::|_c10d_functional::|symm_mem::)(?!barrier)|^(?:gloo|nccl|ucc|mpi):(?!barrier|all_reduce_barrier)"
+    rf"|{NCCL_KERNEL.pattern}|^(?:void )?nvshmemi?_\w*(?:reduce|bcast|broadcast|alltoall|collect)"
+)
+"""Operators and kernels of collective libraries that move data; a barrier moves none."""
 
 
 class Setup(Record):
@@ -36,7 +44,7 @@ class DrawPlan(Record):
 
 
 class Prepare(Record):
-    """Make the arguments of all later calls, before anything of the candidate is loaded."""
+    """Make the arguments of all trials, before anything of the candidate is loaded."""
 
     kind: Literal["prepare"] = "prepare"
     problem: str
@@ -95,21 +103,32 @@ class RunCalls(Record):
     calls: tuple[CallPlan, ...]
 
 
+class Redraw(Record):
+    """Draw arguments for timed calls, in place of those that were drawn for the block before."""
+
+    kind: Literal["redraw"] = "redraw"
+    size: str
+    first_index: int
+    """Index of the first draw; the others follow."""
+    own_seeds: tuple[int, ...]
+    shared_seeds: tuple[int, ...]
+
+
 class TimeBlock(Record):
-    """Call the candidate back to back on rotating arguments and time it."""
+    """Call the candidate back to back, once on each of the first arguments that were redrawn, and time it."""
 
     kind: Literal["time_block"] = "time_block"
-    draws: tuple[int, ...]
-    """Positions of the prepared draws to rotate over."""
-    first: int
-    """Which of them comes first."""
-    iterations: int
+    iterations: int = Field(ge=1)
+    pick: int = Field(ge=0)
+    """The call whose result is copied in stream order, for `TakeResult`."""
     start_ns: int
     """When to start, on the machine's monotonic clock, so that all ranks start together."""
-    return_result: bool
-    """Send back the result of the last iteration."""
-    restore_only: bool = False
-    """Only restore the arguments of calls that write to them, to learn what that costs by the judge's clock."""
+
+
+class TakeResult(Record):
+    """Send the result that the last block has copied. Apart, so that a block's answer takes no time to arrive."""
+
+    kind: Literal["take_result"] = "take_result"
 
 
 class Profile(Record):
@@ -128,7 +147,8 @@ class ListCollectives(Record):
 
 
 Command = Annotated[
-    Setup | Prepare | Load | RunCalls | TimeBlock | Profile | ListCollectives, Field(discriminator="kind")
+    Setup | Prepare | Load | RunCalls | Redraw | TimeBlock | TakeResult | Profile | ListCollectives,
+    Field(discriminator="kind"),
 ]
 COMMAND: TypeAdapter[Command] = TypeAdapter(Command)
 
@@ -137,7 +157,16 @@ class RankFault(Record):
     """How a rank failed to do what it was asked; sent by the rank while it still can."""
 
     kind: Literal[
-        "exception", "exit", "out_of_memory", "syntax", "import", "compile", "no_solution", "arity", "sandbox"
+        "exception",
+        "exit",
+        "out_of_memory",
+        "syntax",
+        "import",
+        "compile",
+        "no_solution",
+        "arity",
+        "sandbox",
+        "tampered",
     ]
     text: str
     """One line; of a compiler, the lines that matter."""
@@ -178,9 +207,9 @@ class Build(Record):
 
 
 class Done(Record):
-    """Header of the answer to `Setup` and `Prepare`."""
+    """Header of the answer to `Setup`, `Prepare` and `Redraw`."""
 
-    done: Literal["setup", "prepare"]
+    done: Literal["setup", "prepare", "redraw"]
 
 
 class CallsAnswer(Record):
@@ -199,7 +228,13 @@ class BlockAnswer(Record):
 
     done: Literal["time_block"]
     time: BlockTime
-    result: dict[str, Any] | None = None
+
+
+class ResultAnswer(Record):
+    """Header of the answer to `TakeResult`; the result's bytes follow it."""
+
+    done: Literal["take_result"]
+    result: dict[str, Any]
 
 
 class ProfileAnswer(Record):
@@ -237,7 +272,8 @@ LOST_CHANNEL = 71
 """Exit code of a rank that cannot answer because the candidate has closed its channel."""
 
 Answer = Annotated[
-    Done | LoadAnswer | CallsAnswer | BlockAnswer | ProfileAnswer | CollectivesAnswer, Field(discriminator="done")
+    Done | LoadAnswer | CallsAnswer | BlockAnswer | ResultAnswer | ProfileAnswer | CollectivesAnswer,
+    Field(discriminator="done"),
 ]
 _ANSWER: TypeAdapter[Answer] = TypeAdapter(Answer)
 
@@ -256,17 +292,18 @@ def check_answer(command: Command, header: dict[str, Any]) -> None:
             raise ValueError(f"{len(answer.results)} results of {len(command.calls)} calls")
         if any(call >= len(command.calls) for call, _ in answer.mutated):
             raise ValueError("an input was changed in a call that was not made")
-    if isinstance(command, TimeBlock) and isinstance(answer, BlockAnswer):
-        if not command.start_ns <= answer.time.start_ns < answer.time.end_ns <= time.monotonic_ns():
-            raise ValueError("a block that did not run between its start and now")
-        if command.return_result and answer.result is None:
-            raise ValueError("no result of a block that had to return one")
+    if (
+        isinstance(command, TimeBlock)
+        and isinstance(answer, BlockAnswer)
+        and not command.start_ns <= answer.time.start_ns < answer.time.end_ns <= time.monotonic_ns()
+    ):
+        raise ValueError("a block that did not run between its start and now")
 
 
 def max_payload_bytes(command: Command, max_result_bytes: int) -> int:
     """Most bytes that an answer to a command may carry when no result exceeds a bound."""
     if isinstance(command, RunCalls):
         return len(command.calls) * max_result_bytes
-    if isinstance(command, TimeBlock) and command.return_result:
+    if isinstance(command, TakeResult):
         return max_result_bytes
     return 0

@@ -50,7 +50,7 @@ class Watch:
             self._symbols[str(arguments[1])] = None
 
 
-def collectives_since(begin_ns: int, *, clock: str = "") -> Counter[str]:
+def collectives_since(begin_ns: int) -> Counter[str]:
     """How often each collective was called, as torch's own record has them: `gloo:all_reduce`, `nccl:all_gather`.
 
     It is kept below Python, and so knows the calls of every thread, of C++ code and of process groups that the
@@ -58,15 +58,9 @@ def collectives_since(begin_ns: int, *, clock: str = "") -> Counter[str]:
 
     Args:
         begin_ns: calls before this time (`time.time_ns()`) are left out.
-        clock: name of the group on which the judge's side lets ranks agree on one number; such calls are left out.
     """
     entries = json.loads(_dump_fr_trace_json()).get("entries", [])
-    return Counter(
-        entry["profiling_name"]
-        for entry in entries
-        if entry["time_created_ns"] >= begin_ns
-        and not (entry["process_group"][0] == clock and entry["input_sizes"] == [[1]])
-    )
+    return Counter(entry["profiling_name"] for entry in entries if entry["time_created_ns"] >= begin_ns)
 
 
 def _mappings() -> set[tuple[str, bool]]:

@@ -174,6 +174,8 @@ def describe(value: Any, device: torch.device, max_bytes: int) -> tuple[Header, 
 
     def tensor(item: torch.Tensor) -> Header:
         nonlocal left_bytes
+        # An alias without attributes: methods that the candidate gave this one object are never called.
+        item = torch.Tensor.detach(item)
         problem = _unsendable(item, device, left_bytes)
         if problem:
             return _foreign(problem)

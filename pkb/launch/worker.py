@@ -27,7 +27,7 @@ import torch.distributed as dist
 
 from pkb import symm
 from pkb.cuda import CompileError, builds
-from pkb.launch import build, calls, sandbox, wire
+from pkb.launch import build, calls, sandbox, tamper, wire
 from pkb.launch.arguments import Writes
 from pkb.launch.clock import CpuStream, CudaStream, Stream
 from pkb.launch.plan import (
@@ -35,14 +35,17 @@ from pkb.launch.plan import (
     LOST_CHANNEL,
     Build,
     Done,
+    DrawPlan,
     ListCollectives,
     Load,
     LoadAnswer,
     Prepare,
     Profile,
     RankFault,
+    Redraw,
     RunCalls,
     Setup,
+    TakeResult,
     TimeBlock,
 )
 from pkb.launch.progress import ProgressPage, State
@@ -50,7 +53,7 @@ from pkb.launch.staging import stage_point_to_point
 from pkb.launch.watch import Watch
 from pkb.problems._draw import DrawSeeds, make_draw
 from pkb.problems._find import read_problem
-from pkb.problems._spec import Group
+from pkb.problems._spec import Dtype, Group, Problem
 from pkb.records.base import Record
 from pkb.records.verdict import DeviceMode
 
@@ -68,11 +71,15 @@ def main(control: socket.socket, stack_fd: int, progress_fd: int) -> int:
     """Execute commands until the judge closes the channel; returns the exit code."""
     faulthandler.enable(file=stack_fd, all_threads=True)
     rank = _Rank(control, ProgressPage(progress_fd))
+    changed = tamper.watch()
     try:
         while (header := _receive(control)) is not None:
             # Anew before every command, since a candidate may have taken the signal for itself.
             faulthandler.unregister(STACK_SIGNAL)
             faulthandler.register(STACK_SIGNAL, file=stack_fd, all_threads=True)
+            if (what := changed()) != "":
+                rank.refuse(header, what)
+                continue
             rank.execute(header)
     except _LostChannelError:
         return LOST_CHANNEL
@@ -104,6 +111,10 @@ class _Rank:
         self._device = torch.device("cpu")
         self._stream: Stream = CpuStream()
         self._draws: list[tuple[Any, ...]] = []
+        self._timed_draws: list[tuple[Any, ...]] = []
+        """Arguments of the calls of the next block."""
+        self._make: Callable[[DrawPlan], tuple[Any, ...]] | None = None
+        """Draws arguments of the problem that was prepared."""
         self._max_result_bytes = 0
         self._writes = Writes()
         self._groups = _Groups()
@@ -121,13 +132,22 @@ class _Rank:
             self._load(command)
         elif isinstance(command, RunCalls):
             self._answer_calls(lambda caller: caller.run(command))
+        elif isinstance(command, Redraw):
+            self._redraw(command)
         elif isinstance(command, TimeBlock):
-            self._answer_calls(lambda caller: caller.time(command))
+            self._answer_calls(lambda caller: caller.time(command, self._timed_draws))
+        elif isinstance(command, TakeResult):
+            self._answer_calls(lambda caller: caller.take_result())
         elif isinstance(command, Profile):
             self._answer_calls(lambda caller: caller.profile(command))
         elif isinstance(command, ListCollectives):
             self._answer_calls(lambda caller: caller.list_collectives(command))
         self._progress.set(State.IDLE)
+
+    def refuse(self, header: wire.Header, what: str) -> None:
+        """Answer a command by what the candidate has replaced."""
+        self._ticket = header["ticket"]
+        self._fail(RankFault(kind="tampered", text=f"the solution has replaced {what}, which the judge works with"))
 
     def _setup(self, command: Setup) -> None:
         self._progress.set(State.SETTING_UP)
@@ -156,33 +176,40 @@ class _Rank:
         self._answer(Done(done="setup"))
 
     def _prepare(self, command: Prepare) -> None:
-        """Make all arguments, then forget where they came from."""
+        """Make the arguments of all trials, then forget where they came from."""
         self._progress.set(State.PREPARING)
         with _folder_in_view(command) as folder:
             problem = read_problem(folder)
             inputs = problem.load().inputs
-            rank, world_size = dist.get_rank(), dist.get_world_size()
             free = frozenset(problem.positions(problem.may_write).values())
             self._writes = Writes(problem.positions(problem.in_place), free)
-            for plan in command.draws:
-                draw = make_draw(
-                    DrawSeeds(own=plan.own_seed, shared=plan.shared_seed),
-                    rank=rank,
-                    world_size=world_size,
-                    dtype=command.dtype,
-                    index=plan.index,
-                    exact=plan.exact,
-                    device=str(self._device),
-                )
-                self._draws.append(self._groups.put_into(inputs(problem.sizes[plan.size], draw), rank))
-        if self._writes:
-            self._groups.make_clock()
+            self._make = _maker(problem, inputs, command.dtype, self._device, self._groups)
+            self._draws += [self._make(plan) for plan in command.draws]
         self._max_result_bytes = command.max_result_bytes
+        # The same file holds the answer to every question, and `inputs` has no use for it.
+        for name in ("oracle", "near_misses"):
+            inputs.__globals__.pop(name, None)
         del inputs, problem
         gc.collect()
         # Neither the global generator nor a copy of it may tell how inputs were drawn.
         torch.seed()
         self._answer(Done(done="prepare"))
+
+    def _redraw(self, command: Redraw) -> None:
+        """Draw arguments of timed calls; their seeds tell no peer's data, and no data before they arrive."""
+        assert self._make is not None, "the judge prepares ranks before it times them"
+        # Before the new ones are made: both may not fit.
+        self._timed_draws.clear()
+        seeds = zip(command.own_seeds, command.shared_seeds, strict=True)
+        try:
+            for index, (own, shared) in enumerate(seeds, start=command.first_index):
+                plan = DrawPlan(size=command.size, index=index, exact=False, own_seed=own, shared_seed=shared)
+                self._timed_draws.append(self._make(plan))
+            self._stream.synchronize()
+        except BaseException as error:
+            self._fail(_call_fault(error, 0, self._folder))
+            return
+        self._answer(Done(done="redraw"))
 
     def _load(self, command: Load) -> None:
         self._progress.set(State.LOADING)
@@ -214,8 +241,6 @@ class _Rank:
             progress=self._progress,
             max_result_bytes=self._max_result_bytes,
             writes=self._writes,
-            agree=self._groups.agree,
-            clock=self._groups.clock_name(),
             watch=watch,
         )
         made = tuple(Build(name=b.name, arch=b.arch, seconds=b.seconds, cached=b.cached, log=b.log) for b in builds())
@@ -269,7 +294,6 @@ class _Groups:
 
     def __init__(self) -> None:
         self._made: dict[tuple[int, ...], Any] = {}
-        self._clock: Any = None
 
     def put_into(self, value: Any, rank: int) -> Any:
         """Arguments in which each `Group` is replaced by the process group of its part that this rank is in."""
@@ -285,19 +309,28 @@ class _Groups:
             return {key: self.put_into(item, rank) for key, item in value.items()}
         return value
 
-    def make_clock(self) -> None:
-        """Make the group that `agree` uses, out of the candidate's way."""
-        self._clock = dist.new_group(backend="gloo", timeout=_GROUP_TIMEOUT)
 
-    def clock_name(self) -> str:
-        """Name of that group; empty before it is made."""
-        return "" if self._clock is None else str(self._clock.group_name)
+def _maker(
+    problem: Problem, inputs: Callable[..., tuple[Any, ...]], dtype: Dtype, device: torch.device, groups: _Groups
+) -> Callable[[DrawPlan], tuple[Any, ...]]:
+    """A function that draws this rank's arguments of a problem."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    sizes = problem.sizes
 
-    def agree(self, number: int) -> int:
-        """The largest of all ranks' numbers."""
-        shared = torch.tensor([number])
-        dist.all_reduce(shared, dist.ReduceOp.MAX, group=self._clock)
-        return int(shared)
+    def make(plan: DrawPlan) -> tuple[Any, ...]:
+        draw = make_draw(
+            DrawSeeds(own=plan.own_seed, shared=plan.shared_seed),
+            rank=rank,
+            world_size=world_size,
+            dtype=dtype,
+            index=plan.index,
+            exact=plan.exact,
+            device=str(device),
+        )
+        drawn: tuple[Any, ...] = groups.put_into(inputs(sizes[plan.size], draw), rank)
+        return drawn
+
+    return make
 
 
 def _import_solution(path: Path) -> Any:

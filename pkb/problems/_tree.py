@@ -54,15 +54,6 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> A
     return value
 
 
-def fresh_containers(value: Any) -> Any:
-    """The same tensors in new lists and dicts, whose elements a solution may replace."""
-    if type(value) in (tuple, list):
-        return type(value)([fresh_containers(item) for item in value])
-    if type(value) is dict:
-        return {key: fresh_containers(item) for key, item in value.items()}
-    return value
-
-
 def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes in row-major order, uint8; no copy of a contiguous tensor."""
     flat = tensor.contiguous().reshape(-1)

@@ -227,7 +227,7 @@ class Timing(Record):
     iterations: int = Field(ge=1)
     """Candidate iterations a round."""
     parent_us: float | None = Field(default=None, gt=0)
-    """Time of an iteration by the parent's own clock: (t(2n) - t(n)) / n."""
+    """The same by the judge's own clock, from the common start to the last rank's answer."""
     sol_us: float | None = Field(default=None, gt=0)
     """Speed-of-light time by the roofline; None without a hardware profile."""
     sol_bound: Literal["link", "hbm", "arithmetic", "latency"] | None = None

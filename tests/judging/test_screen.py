@@ -63,6 +63,9 @@ def test_honest_sources_pass(source: str) -> None:
         ("import torch\nsetattr(torch.cuda, 'x', 1)", 2),
         ("import builtins, time\nbuiltins.setattr(time, 'time', 1)", 2),
         ("import gc\ngc.callbacks = []", 2),
+        ("import gc\nx = gc.get_objects()", 2),
+        ("import sys\ndef solution(x):\n    sys._getframe(1)", 3),
+        ("def solution(x):\n    return error.__traceback__.tb_frame.f_back", 2),
     ],
 )
 def test_reaching_for_the_judge_or_for_shared_modules_is_refused(source: str, line: int) -> None:

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
 
 from pkb.judging import audit
 from pkb.judging.roofline import speed_of_light
-from pkb.judging.timing import Blocks, speedup_interval
+from pkb.judging.schedule import DrawSpec
+from pkb.judging.timing import Block, Blocks, clocks_disagree, speedup_interval, trusted_times_us
 from pkb.launch.hardware import HardwareProfile, hardware_profile
-from pkb.launch.plan import TimeBlock
-from pkb.launch.ranks import RankSet
+from pkb.launch.plan import Redraw, TimeBlock
+from pkb.launch.ranks import Layout, RankSet
 from pkb.launch.wire import Message
+from pkb.problems._find import get_problem
 from pkb.problems._spec import Cost
-from pkb.records.verdict import Timing
+from pkb.records.verdict import DeviceMode, Timing
 
 
 class ScriptedRanks:
-    """Two ranks whose iterations take what `time_us(block, rank)` says."""
+    """Two ranks whose iterations take what `time_us(block, rank)` says; they answer at once."""
+
+    layout = Layout(DeviceMode.CPU, 2, num_threads=1, memory_bytes=0)
 
     def __init__(self, time_us: Callable[[int, int], float]) -> None:
         self.time_us = time_us
         self.commands: list[TimeBlock] = []
+        self.redrawn: list[Sequence[Redraw]] = []
 
-    def request(self, command: TimeBlock, deadline_s: float) -> list[Message]:
+    def request(self, command: TimeBlock | Sequence[Redraw], deadline_s: float) -> list[Message]:
+        if not isinstance(command, TimeBlock):
+            self.redrawn.append(command)
+            return []
         number = len(self.commands)
         self.commands.append(command)
         return [self._answer(command, self.time_us(number, rank)) for rank in range(2)]
@@ -35,18 +43,20 @@ class ScriptedRanks:
         header: dict[str, Any] = {
             "done": "time_block",
             "time": {"device_us": None, "start_ns": command.start_ns, "end_ns": end_ns},
-            "result": None,
         }
         return Message(header, bytearray())
 
 
-def blocks_on(ranks: ScriptedRanks) -> Blocks:
-    return Blocks(cast(RankSet, ranks), [4, 5, 6], deadline_s=1.0)
+def blocks_on(ranks: ScriptedRanks, max_calls: int = 1000) -> Blocks:
+    return Blocks(cast(RankSet, ranks), get_problem("allreduce"), "tiny", max_calls=max_calls, deadline_s=1.0)
+
+
+def block(ranks_us: float, parent_us: float) -> Block:
+    return Block(100, ranks_us, parent_us, DrawSpec("tiny", 0, exact=False))
 
 
 def test_the_slowest_rank_counts() -> None:
-    block = blocks_on(ScriptedRanks(lambda number, rank: 10.0 + 5.0 * rank)).run(iterations=100)
-    assert block.time_us == pytest.approx(15.0)
+    assert blocks_on(ScriptedRanks(lambda number, rank: 10.0 + 5.0 * rank)).run().time_us == pytest.approx(15.0)
 
 
 def test_warm_up_makes_blocks_long_enough_and_waits_until_times_are_stable() -> None:
@@ -63,12 +73,42 @@ def test_warm_up_ends_although_times_never_settle() -> None:
     assert len(ranks.commands) <= 6
 
 
-def test_draws_rotate_from_block_to_block_and_the_last_is_named() -> None:
+def test_a_block_has_no_more_calls_than_arguments_fit() -> None:
+    blocks = blocks_on(ScriptedRanks(lambda number, rank: 1.0), max_calls=7)
+    blocks.warm_up()
+    assert blocks.iterations == 7
+
+
+def test_every_call_of_every_block_gets_arguments_of_its_own() -> None:
     ranks = ScriptedRanks(lambda number, rank: 1.0)
     blocks = blocks_on(ranks)
-    first, second = blocks.run(iterations=4), blocks.run(iterations=4)
-    assert [command.first for command in ranks.commands] == [0, 1]
-    assert (first.last_draw, second.last_draw) == (4, 5)
+    blocks.iterations = 50
+    made = [blocks.run() for _ in range(3)]
+    seeds = [seed for commands in ranks.redrawn for command in commands for seed in command.own_seeds]
+    assert len(set(seeds)) == len(seeds) == 2 * sum(b.iterations for b in made)
+
+
+def test_neither_the_end_of_a_block_nor_the_verified_call_can_be_foreseen() -> None:
+    ranks = ScriptedRanks(lambda number, rank: 1.0)
+    blocks = blocks_on(ranks)
+    blocks.iterations = 1000
+    made = [blocks.run() for _ in range(20)]
+    assert len({b.iterations for b in made}) > 5
+    assert all(900 <= b.iterations <= 1000 for b in made)
+    assert len({command.pick for command in ranks.commands}) > 10
+
+
+def test_where_ranks_report_too_little_the_judges_clock_counts() -> None:
+    trusted = [block(10_000.0, 10_200.0)] * 3
+    honest, forged = block(5000.0, 5250.0), block(500.0, 5300.0)
+    assert trusted_times_us([honest, forged], trusted) == [50.0, pytest.approx(50.0)]
+    assert not clocks_disagree([honest] * 3, trusted, "tiny")
+    assert "judge's own clock" in clocks_disagree([forged] * 3, trusted, "tiny")
+
+
+def test_one_late_answer_of_several_is_noise() -> None:
+    trusted = [block(10_000.0, 10_200.0)] * 3
+    assert not clocks_disagree([block(5000.0, 5250.0), block(5000.0, 40_000.0), block(5000.0, 5200.0)], trusted, "tiny")
 
 
 def test_interval_holds_the_ratio_of_medians_and_shrinks_without_noise() -> None:
@@ -99,10 +139,3 @@ def test_faster_than_light_is_refused() -> None:
     assert audit.too_fast(timing(sol_us=101.0, sol_bound="link"))
     assert not audit.too_fast(timing(sol_us=99.0, sol_bound="link"))
     assert not audit.too_fast(timing())
-
-
-def test_a_clock_that_hides_work_is_found_and_noise_is_not() -> None:
-    assert audit.clocks_disagree(timing(parent_us=300.0))
-    assert not audit.clocks_disagree(timing(parent_us=140.0))
-    assert not audit.clocks_disagree(timing(parent_us=250.0, iterations=10))
-    assert not audit.clocks_disagree(timing(parent_us=None))

@@ -14,8 +14,10 @@ from pkb.launch.plan import (
     Load,
     Prepare,
     Profile,
+    Redraw,
     RunCalls,
     Setup,
+    TakeResult,
     TimeBlock,
     check_answer,
     max_payload_bytes,
@@ -27,8 +29,8 @@ SETUP = Setup(rank=0, world_size=1, mode=DeviceMode.CPU, device_index=0, store="
 PREPARE = Prepare(problem="/p", files={}, dtype="bf16", draws=(), max_result_bytes=100)
 LOAD = Load(path="/x.py", solution_sha256="0" * 64, num_arguments=1, cache="/cache")
 CALLS = RunCalls(calls=(CallPlan(draw=0), CallPlan(draw=1)))
-BLOCK = TimeBlock(draws=(0,), first=0, iterations=3, start_ns=START_NS, return_result=True)
-SILENT_BLOCK = BLOCK.model_copy(update={"return_result": False})
+BLOCK = TimeBlock(iterations=3, pick=1, start_ns=START_NS)
+REDRAW = Redraw(size="tiny", first_index=0, own_seeds=(1,), shared_seeds=(2,))
 PROFILE = Profile(draw=0)
 PROFILED = {
     "done": "profile",
@@ -46,9 +48,8 @@ def calls_answer(num_results: int = 2, mutated: tuple[tuple[int, int], ...] = ()
     return {"done": "run_calls", "results": [{}] * num_results, "mutated": mutated, "changed_later": []}
 
 
-def block_answer(start: int = 1, end: int = 2, result: dict[str, Any] | None = None) -> dict[str, Any]:
-    times = {"start_ns": START_NS + start, "end_ns": START_NS + end}
-    return {"done": "time_block", "time": times, "result": result}
+def block_answer(start: int = 1, end: int = 2) -> dict[str, Any]:
+    return {"done": "time_block", "time": {"start_ns": START_NS + start, "end_ns": START_NS + end}}
 
 
 @pytest.mark.parametrize(
@@ -59,9 +60,10 @@ def block_answer(start: int = 1, end: int = 2, result: dict[str, Any] | None = N
         (LOAD, {"done": "load", "builds": []}),
         (CALLS, calls_answer()),
         (CALLS, calls_answer(mutated=((1, 0),))),
-        (BLOCK, block_answer(result={"kind": "value"})),
-        (BLOCK, block_answer(start=0, end=1, result={})),
-        (SILENT_BLOCK, block_answer()),
+        (BLOCK, block_answer()),
+        (BLOCK, block_answer(start=0, end=1)),
+        (REDRAW, {"done": "redraw"}),
+        (TakeResult(), {"done": "take_result", "result": {"kind": "value"}}),
         (PROFILE, PROFILED),
         (LIST, {"done": "list_collectives", "collectives": {"gloo:all_reduce": 3}}),
     ],
@@ -83,12 +85,13 @@ def test_an_answer_that_fits_is_taken(command: Command, header: dict[str, Any]) 
         (CALLS, calls_answer(mutated=((2, 0),))),
         (CALLS, calls_answer(mutated=((0, -1),))),
         (CALLS, block_answer()),
-        (BLOCK, block_answer()),
-        (BLOCK, block_answer(start=-1, result={})),
-        (BLOCK, block_answer(start=1, end=1, result={})),
-        (BLOCK, block_answer(start=2, end=1, result={})),
-        (BLOCK, block_answer(end=10**15, result={})),
-        (SILENT_BLOCK, {"done": "time_block", "time": {"start_ns": START_NS, "end_ns": "soon"}}),
+        (TakeResult(), block_answer()),
+        (TakeResult(), {"done": "take_result"}),
+        (BLOCK, block_answer(start=-1)),
+        (BLOCK, block_answer(start=1, end=1)),
+        (BLOCK, block_answer(start=2, end=1)),
+        (BLOCK, block_answer(end=10**15)),
+        (BLOCK, {"done": "time_block", "time": {"start_ns": START_NS, "end_ns": "soon"}}),
         (PROFILE, {"done": "profile", "events": [{"name": "x"}]}),
     ],
 )
@@ -99,7 +102,7 @@ def test_an_answer_that_does_not_fit_is_none(command: Command, header: dict[str,
 
 @pytest.mark.parametrize(
     ("command", "num_bytes"),
-    [(SETUP, 0), (PREPARE, 0), (LOAD, 0), (CALLS, 200), (BLOCK, 100), (SILENT_BLOCK, 0), (PROFILE, 0)],
+    [(SETUP, 0), (PREPARE, 0), (LOAD, 0), (CALLS, 200), (REDRAW, 0), (BLOCK, 0), (TakeResult(), 100), (PROFILE, 0)],
 )
 def test_only_results_carry_bytes(command: Command, num_bytes: int) -> None:
     assert max_payload_bytes(command, max_result_bytes=100) == num_bytes
