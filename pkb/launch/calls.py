@@ -16,9 +16,11 @@ from pkb import symm
 from pkb.launch import wire
 from pkb.launch.arguments import Buffers, Filled, Writes
 from pkb.launch.clock import Stream, spin_until
+from pkb.launch.pauses import LinePauses
 from pkb.launch.plan import (
     BlockAnswer,
     BlockTime,
+    CallPlan,
     CallsAnswer,
     Event,
     Profile,
@@ -54,6 +56,8 @@ class Caller:
     progress: ProgressPage
     max_result_bytes: int
     writes: Writes
+    folder: str
+    """Where the candidate's files lie."""
     agree: Agree
     """The largest of all ranks' numbers; called by all ranks alike."""
     call: int = 0
@@ -65,6 +69,7 @@ class Caller:
     def __post_init__(self) -> None:
         """Make the buffers that all calls share."""
         self._buffers = Buffers(self.writes)
+        self._pauses = LinePauses(self.folder)
 
     def run(self, plan: RunCalls) -> Answer:
         """Call back to back; every result is copied in stream order and sent at the end.
@@ -84,7 +89,7 @@ class Caller:
             self.stream.delay(call.device_delay_us)
             self.progress.set(State.IN_CALL, number)
             symm.set_after_barrier(_delays(call.barrier_delays_us, self.stream))
-            result = self.solution(*filled.arguments)
+            result = self._call(filled.arguments, call)
             self.progress.set(State.RETURNED, number)
             self.stream.delay(call.late_read_us)
             description, returned = wire.describe(filled.outcome(result), self.device, self.max_result_bytes)
@@ -109,6 +114,19 @@ class Caller:
             changed_later=tuple(i for i, flag in changed_later if bool(flag)),
         )
         return Answer(answer, tensors)
+
+    def _call(self, arguments: tuple[Any, ...], call: CallPlan) -> Any:
+        self.stream.occupy(call.occupy_us)
+        if call.pause_line is None:
+            return self.solution(*arguments)
+
+        def pause() -> None:
+            if call.pause_on_device:
+                self.stream.delay(call.pause_us)
+            else:
+                time.sleep(call.pause_us / 1e6)
+
+        return self._pauses.call(self.solution, arguments, line=call.pause_line, pause=pause)
 
     def time(self, plan: TimeBlock) -> Answer:
         """Time `iterations` calls, arguments rotating over draws of different contents.

@@ -209,6 +209,7 @@ class _Rank:
             progress=self._progress,
             max_result_bytes=self._max_result_bytes,
             writes=self._writes,
+            folder=self._folder,
             agree=self._groups.agree,
         )
         made = tuple(Build(name=b.name, arch=b.arch, seconds=b.seconds, cached=b.cached, log=b.log) for b in builds())
