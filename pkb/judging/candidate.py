@@ -17,11 +17,12 @@ from pkb.judging.config import JudgeConfig
 from pkb.judging.draft import Draft, Stop
 from pkb.judging.explain import Call, compare_call, explain
 from pkb.judging.means import means_of
+from pkb.judging.race_rounds import KnownResults, RaceRound, budget_s, race_rounds
 from pkb.judging.roofline import speed_of_light
 from pkb.judging.schedule import Schedule, TrialPlan, skewed_calls
 from pkb.judging.timing import Block, Blocks, clocks_disagree, speedup_interval, trusted_times_us
 from pkb.launch.hardware import hardware_profile
-from pkb.launch.plan import CollectivesAnswer, ListCollectives, Profile, ProfileAnswer
+from pkb.launch.plan import CollectivesAnswer, ListCollectives, Profile, ProfileAnswer, RunCalls
 from pkb.launch.ranks import RankFailure, RankSet
 from pkb.launch.wire import Message, ProtocolError
 from pkb.records.verdict import Cause, DeviceMode, Failure, Phase, Status, Timing
@@ -54,15 +55,37 @@ class Candidate:
             Stop: a rank failed, a result is wrong, or an input was changed.
         """
         trials = self._schedule.trials
+        begin = time.perf_counter()
         for plan in trials:
             kind = "exact trial" if plan.exact else f"trial {plan.index + 1} of {self._config.trials}"
             with self.draft.phase(Phase.CHECK, f"{kind}: {len(plan.calls)} calls"):
                 # A solution may build an extension when it is first called: that gets the time of a build.
-                outcome = self._run(plan, build_deadline_s=self._config.build_deadline_s if plan is trials[0] else 0.0)
+                commands = self._skewed(plan)
+                outcome = self._run(plan, commands, self._config.build_deadline_s if plan is trials[0] else 0.0)
                 self.draft.trials += outcome.trials
             if not outcome.passed:
-                self._stop_at(plan, outcome)
+                self._stop_at(plan, commands, outcome)
             self.truth.forget()
+        self._race(budget_s(time.perf_counter() - begin))
+
+    def _race(self, seconds: float) -> None:
+        """Run race rounds: the first always, others within the budget; all of them when a seed is replayed."""
+        known = KnownResults()
+        begin = time.perf_counter()
+        for number, race in enumerate(race_rounds(self.truth)):
+            if number and not self._config.seed and time.perf_counter() - begin > seconds:
+                break
+            kind = "a rank held up" if race.paused else "no skew"
+            with self.draft.phase(Phase.CHECK, f"race round {number + 1}: {len(race.plan.calls)} calls, {kind}"):
+                messages = self.ranks.request(race.commands, self._config.deadline_s)
+                outcome = None if self._is_known(known, race, messages) else self._compare(race.plan, messages)
+            if outcome is None:
+                continue
+            if not outcome.passed:
+                self.draft.trials += outcome.trials
+                self._stop_at(race.plan, race.commands, outcome)
+            known.add(race.plan, messages)
+        self.truth.forget()
 
     def time(self, baseline: BaselineRanks | None) -> None:
         """Time all sizes that the schedule names, auditing each.
@@ -99,17 +122,29 @@ class Candidate:
             answers = [ProfileAnswer.model_validate(message.header) for message in messages]
         self.draft.means = means_of(answers, on_gpu=self.draft.mode is not DeviceMode.CPU)
 
-    def _run(self, plan: TrialPlan, *, build_deadline_s: float = 0.0) -> TrialOutcome:
+    def _skewed(self, plan: TrialPlan) -> list[RunCalls]:
+        """A trial's calls for each rank."""
         world_size = self._config.world_size
         sizes = [self._schedule.draws[position].size for position in plan.calls]
-        commands = [skewed_calls(plan, sizes, rank, world_size, self.truth.secret) for rank in range(world_size)]
+        return [skewed_calls(plan, sizes, rank, world_size, self.truth.secret) for rank in range(world_size)]
+
+    def _run(self, plan: TrialPlan, commands: Sequence[RunCalls], build_deadline_s: float = 0.0) -> TrialOutcome:
         messages = self.ranks.request(commands, self._config.deadline_s, build_deadline_s=build_deadline_s)
+        return self._compare(plan, messages)
+
+    def _compare(self, plan: TrialPlan, messages: Sequence[Message]) -> TrialOutcome:
         try:
             return check_trial(self.truth, plan, messages)
         except (ProtocolError, ValidationError) as error:
             raise _tampered(error) from error
 
-    def _stop_at(self, plan: TrialPlan, outcome: TrialOutcome) -> None:
+    def _is_known(self, known: KnownResults, race: RaceRound, messages: Sequence[Message]) -> bool:
+        try:
+            return known.covers(race.plan, messages)
+        except (ProtocolError, ValidationError) as error:
+            raise _tampered(error) from error
+
+    def _stop_at(self, plan: TrialPlan, commands: Sequence[RunCalls], outcome: TrialOutcome) -> None:
         """Say what is wrong with a trial and end the judging."""
         with self.draft.phase(Phase.EXPLAIN, "comparing with plausible wrong answers"):
             if outcome.failing is not None:
@@ -119,7 +154,7 @@ class Candidate:
                     outcome.calls,
                     outcome.failing,
                     self._config.dtype,
-                    self._reruns(plan),
+                    self._reruns(plan, commands),
                 )
                 detail = found.detail
                 if outcome.mutated:
@@ -142,12 +177,12 @@ class Candidate:
         )
         raise Stop(Status.WRONG, Failure(phase=Phase.CHECK, cause=Cause.OVERWRITTEN, detail=detail))
 
-    def _reruns(self, plan: TrialPlan) -> list[tuple[Call, ...]]:
+    def _reruns(self, plan: TrialPlan, commands: Sequence[RunCalls]) -> list[tuple[Call, ...]]:
         """The same trial again, to tell a race from a fixed mistake."""
         outcomes = []
         for _ in range(_NUM_RERUNS):
             try:
-                outcomes.append(self._run(plan).calls)
+                outcomes.append(self._run(plan, commands).calls)
             except RankFailure:
                 # It has already failed once; that it now hangs or crashes instead adds no explanation.
                 break

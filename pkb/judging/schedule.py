@@ -93,7 +93,7 @@ def make_schedule(problem: Problem, code: Judgeside, config: JudgeConfig, *, tim
     """
     main = problem.sizes_named(config.size)
     names = tuple(dict.fromkeys((*problem.sizes_named("tiny"), *main)))
-    heavy = {n for n in names if _traffic(problem, code, config, n) > _HEAVY_BYTES}
+    heavy = {n for n in names if traffic(problem, code, config, n) > _HEAVY_BYTES}
     draws: list[DrawSpec] = []
     trials: list[TrialPlan] = []
     order = random.Random(f"{problem.id} {config.size}")
@@ -187,18 +187,18 @@ def rank_bytes(problem: Problem, code: Judgeside, config: JudgeConfig, schedule:
 def max_result_bytes(problem: Problem, code: Judgeside, config: JudgeConfig, schedule: Schedule) -> int:
     """A bound that no right result reaches, for any size of the schedule."""
     sizes = {d.size for d in schedule.draws} | set(schedule.timed)
-    largest = max(_traffic(problem, code, config, n) for n in sizes)
+    largest = max(traffic(problem, code, config, n) for n in sizes)
     return int(4 * largest) + 64 * 1024**2
 
 
 def _draw_bytes(problem: Problem, code: Judgeside, config: JudgeConfig, name: str) -> float:
-    traffic = _traffic(problem, code, config, name)
+    num_bytes = traffic(problem, code, config, name)
     if name.startswith("tiny"):
-        return traffic
-    return max(traffic, footprint(problem, code, name, config.world_size, config.dtype).num_bytes)
+        return num_bytes
+    return max(num_bytes, footprint(problem, code, name, config.world_size, config.dtype).num_bytes)
 
 
-def _traffic(problem: Problem, code: Judgeside, config: JudgeConfig, name: str) -> float:
+def traffic(problem: Problem, code: Judgeside, config: JudgeConfig, name: str) -> float:
     """Bytes that one call moves at least, link and memory."""
     cost = code.cost(problem.sizes[name], config.world_size, config.dtype)
     return max(1.0, cost.hbm_bytes + cost.link_bytes)

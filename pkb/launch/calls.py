@@ -15,10 +15,12 @@ from pkb import symm
 from pkb.launch import wire
 from pkb.launch.arguments import Buffers, Filled, Writes
 from pkb.launch.clock import Stream, spin_until
+from pkb.launch.pauses import LinePauses
 from pkb.launch.plan import (
     COLLECTIVE,
     BlockAnswer,
     BlockTime,
+    CallPlan,
     CallsAnswer,
     CollectivesAnswer,
     Event,
@@ -60,6 +62,8 @@ class Caller:
     max_result_bytes: int
     writes: Writes
     watch: Watch
+    folder: str
+    """Where the candidate's files lie."""
     call: int = 0
     """Number of the call that is running, for messages."""
     _result_bytes: set[int] = field(default_factory=set)
@@ -69,6 +73,7 @@ class Caller:
     def __post_init__(self) -> None:
         """Make the buffers that all calls share."""
         self._buffers = Buffers(self.writes)
+        self._pauses = LinePauses(self.folder)
 
     def run(self, plan: RunCalls) -> Answer:
         """Call back to back; every result is copied in stream order and sent at the end.
@@ -88,7 +93,7 @@ class Caller:
             self.stream.delay(call.device_delay_us)
             self.progress.set(State.IN_CALL, number)
             symm.set_after_barrier(_delays(call.barrier_delays_us, self.stream))
-            result = self.solution(*filled.arguments)
+            result = self._call(filled.arguments, call)
             self.progress.set(State.RETURNED, number)
             self.stream.delay(call.late_read_us)
             description, returned = wire.describe(filled.outcome(result), self.device, self.max_result_bytes)
@@ -113,6 +118,19 @@ class Caller:
             changed_later=tuple(i for i, flag in changed_later if bool(flag)),
         )
         return Answer(answer, tensors)
+
+    def _call(self, arguments: tuple[Any, ...], call: CallPlan) -> Any:
+        self.stream.occupy(call.occupy_us)
+        if call.pause_line is None:
+            return self.solution(*arguments)
+
+        def pause() -> None:
+            if call.pause_on_device:
+                self.stream.delay(call.pause_us)
+            else:
+                time.sleep(call.pause_us / 1e6)
+
+        return self._pauses.call(self.solution, arguments, line=call.pause_line, pause=pause)
 
     def time(self, plan: TimeBlock, draws: Sequence[tuple[Any, ...]]) -> Answer:
         """Time calls back to back, each on arguments that no call has seen before.

@@ -15,6 +15,10 @@ class Stream(Protocol):
         """Keep the device busy, or on the CPU the rank, for about that long."""
         ...
 
+    def occupy(self, microseconds: int) -> None:
+        """Keep multiprocessors and memory of the device busy beside what comes next, for about that long."""
+        ...
+
     def synchronize(self) -> None:
         """Wait until all work on the device has ended."""
         ...
@@ -43,6 +47,9 @@ class CpuStream:
         """Sleep."""
         time.sleep(microseconds / 1e6)
 
+    def occupy(self, microseconds: int) -> None:
+        """Nothing: cores are shared with the other ranks anyway."""
+
     def synchronize(self) -> None:
         """Nothing is ever outstanding."""
 
@@ -67,8 +74,13 @@ class CudaStream:
     _CYCLES_PER_US = 1900
     # Several times the L2 cache of any GPU of today.
     _EVICTING_BYTES = 256 * 1024**2
+    _BALLAST_ELEMS = 1 << 24
+    _PASS_US = 40
+    """One pass over the ballast reads and writes 128 MiB; a rough figure is enough."""
 
     def __init__(self) -> None:
+        self._beside: tuple[torch.cuda.Stream, torch.Tensor] | None = None
+        """Stream and memory of the work that occupies the device."""
         self._begin: Any = torch.cuda.Event(enable_timing=True)
         self._end: Any = torch.cuda.Event(enable_timing=True)
         self._evicting: torch.Tensor | None = None
@@ -77,6 +89,18 @@ class CudaStream:
         """Enqueue a kernel that spins."""
         if microseconds:
             torch.cuda._sleep(microseconds * self._CYCLES_PER_US)
+
+    def occupy(self, microseconds: int) -> None:
+        """Enqueue elementwise kernels on another stream, with blocks for all multiprocessors."""
+        if not microseconds:
+            return
+        if self._beside is None:
+            self._beside = torch.cuda.Stream(), torch.zeros(self._BALLAST_ELEMS, device="cuda")
+        stream, ballast = self._beside
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(-(-microseconds // self._PASS_US)):
+                ballast.sin_()
 
     def synchronize(self) -> None:
         """Wait for every stream, also for those that the candidate made."""

@@ -94,6 +94,14 @@ class CallPlan(Record):
     """Wait between the call and the reading of its result: nobody may write to a returned tensor."""
     barrier_delays_us: tuple[int, ...] = ()
     """Delays after this rank has left the first, second, ... barrier of pkb.symm inside the call."""
+    pause_line: int | None = None
+    """Line of the candidate's Python to be delayed before, in order of first visits and modulo their number."""
+    pause_us: int = 0
+    """How long; 0 only counts the lines."""
+    pause_on_device: bool = False
+    """Delay this rank's kernels there, not its host."""
+    occupy_us: int = 0
+    """Work beside the call, on a stream of its own, that takes multiprocessors and memory bandwidth."""
 
 
 class RunCalls(Record):

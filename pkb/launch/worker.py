@@ -242,6 +242,7 @@ class _Rank:
             max_result_bytes=self._max_result_bytes,
             writes=self._writes,
             watch=watch,
+            folder=self._folder,
         )
         made = tuple(Build(name=b.name, arch=b.arch, seconds=b.seconds, cached=b.cached, log=b.log) for b in builds())
         self._answer(LoadAnswer(done="load", builds=made))

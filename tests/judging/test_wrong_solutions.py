@@ -21,7 +21,7 @@ MISTAKES = [
     ("allreduce", "allreduce_dropped_rank.py", {Cause.MISSING_RANK}),
     ("allreduce", "allreduce_stale.py", {Cause.STALE}),
     ("allreduce", "allreduce_no_enter_barrier.py", {Cause.STALE, Cause.UNWRITTEN, Cause.RACE}),
-    ("allreduce", "../../../examples/wrong/allreduce_no_leave_barrier.py", {Cause.OVERWRITTEN}),
+    ("allreduce", "../../../examples/wrong/allreduce_no_leave_barrier.py", {Cause.OVERWRITTEN, Cause.RACE}),
     ("allreduce", "allreduce_alias.py", {Cause.OVERWRITTEN, Cause.RACE}),
     ("allreduce", "zeros.py", {Cause.ZEROS}),
     ("allreduce", "allreduce_fp8.py", {Cause.PRECISION}),
