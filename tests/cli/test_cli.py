@@ -29,6 +29,8 @@ OPTIONS = {
         "--attempts", "--backend", "--device", "--hardware", "--max-connections", "--mode", "--model", "--problems",
         "--replay", "--set", "--size", "--turns", "--world-size", "-o",
     ],
+    "report": ["-o"],
+    "export": ["--format", "-o"],
     "new-problem": [],
     "check-problem": ["--slow"],
     "doctor": [],
