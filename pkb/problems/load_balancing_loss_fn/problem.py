@@ -133,7 +133,7 @@ def _layer(size: Size, draw: Draw, offset: torch.Tensor, num_rows: int) -> torch
     """Logits of one layer; each row has, unless the size takes any, a clear cut after its top_k."""
     if size.get("any_cut", False):
         return (draw.normal(num_rows, size["experts"]).float() + offset).to(draw.dtype)
-    spares = 2
+    spares = 4
     offsets = offset.expand(num_rows, size["experts"]).repeat(spares, 1)
     logits = (draw.normal(*offsets.shape).float() + offsets).to(draw.dtype)
     best = logits.float().topk(size["top_k"] + 1, dim=-1).values
