@@ -21,7 +21,7 @@ SECRET = b"s" * 32
 def truth_of(size: str = "tiny", secret: bytes = SECRET) -> Truth:
     problem = get_problem("allreduce")
     config = JudgeConfig(size=size, world_size=4)
-    schedule = make_schedule(problem, problem.load(), config, timed=False)
+    schedule = make_schedule(problem, problem.load(), config, timed_bytes=0)
     return Truth(problem, problem.load(), config, schedule, secret, "cpu")
 
 
