@@ -111,7 +111,7 @@ def _render(template: str, **values: Any) -> str:
 def _sizes(problem: Problem, config: JudgeConfig) -> list[dict[str, Any]]:
     """The sizes that are judged: the tiny ones and the one that is timed."""
     timed = problem.sizes_named(config.size)
-    names = dict.fromkeys((*(name for name in problem.sizes if name.split("_")[0] == "tiny"), *timed))
+    names = dict.fromkeys((*problem.sizes_named("tiny"), *timed))
     return [
         {
             "name": name,

@@ -7,14 +7,13 @@ import json
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from inspect_ai.model import ChatMessage, ModelOutput
 
 from pkb.generation.extract import Extracted, extract
 from pkb.generation.journal import Journal, Key
-from pkb.generation.prompt import Budget
 from pkb.generation.referee import JudgeCode, Level
 from pkb.judging.config import JudgeConfig
 from pkb.problems._spec import Problem
@@ -39,7 +38,6 @@ class Session:
     config: JudgeConfig
     judge_code: JudgeCode
     folder: RunFolder | None = None
-    budget: Budget = field(default_factory=Budget)
 
     def __post_init__(self) -> None:
         self.journal = Journal(self.folder.path / "journal" if self.folder is not None else None)

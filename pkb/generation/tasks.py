@@ -70,13 +70,15 @@ def feedback(
 
 def task_of(session: Session) -> Task:
     """The task of a run: its attempts that have not ended yet."""
+    wanted = session.open_attempts()
+    prompts = {problem_id: _prompt(session, problem_id) for problem_id in dict.fromkeys(p for p, _ in wanted)}
     samples = [
         Sample(
             id=f"{problem_id}-{index}",
-            input=_prompt(session, problem_id),
+            input=prompts[problem_id],
             metadata={"problem": problem_id, "attempt": index},
         )
-        for problem_id, index in session.open_attempts()
+        for problem_id, index in wanted
     ]
     return Task(
         dataset=MemoryDataset(samples, name="pkb"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
@@ -17,7 +18,7 @@ from pkb.judging.config import JudgeConfig
 from pkb.judging.draft import Draft, Stop
 from pkb.judging.explain import Call, compare_call, explain
 from pkb.judging.means import means_of
-from pkb.judging.race_rounds import KnownResults, RaceRound, budget_s, race_rounds
+from pkb.judging.race_rounds import KnownResults, budget_s, race_rounds
 from pkb.judging.roofline import speed_of_light
 from pkb.judging.schedule import Schedule, TrialPlan, skewed_calls
 from pkb.judging.timing import Block, Blocks, clocks_disagree, speedup_interval, trusted_times_us
@@ -78,9 +79,10 @@ class Candidate:
             kind = "a rank held up" if race.paused else "no skew"
             with self.draft.phase(Phase.CHECK, f"race round {number + 1}: {len(race.plan.calls)} calls, {kind}"):
                 messages = self.ranks.request(race.commands, self._config.deadline_s)
-                outcome = None if self._is_known(known, race, messages) else self._compare(race.plan, messages)
-            if outcome is None:
-                continue
+                with _refusing_other_formats():
+                    if known.covers(race.plan, messages):
+                        continue
+                outcome = self._compare(race.plan, messages)
             if not outcome.passed:
                 self.draft.trials += outcome.trials
                 self._stop_at(race.plan, race.commands, outcome)
@@ -133,16 +135,8 @@ class Candidate:
         return self._compare(plan, messages)
 
     def _compare(self, plan: TrialPlan, messages: Sequence[Message]) -> TrialOutcome:
-        try:
+        with _refusing_other_formats():
             return check_trial(self.truth, plan, messages)
-        except (ProtocolError, ValidationError) as error:
-            raise _tampered(error) from error
-
-    def _is_known(self, known: KnownResults, race: RaceRound, messages: Sequence[Message]) -> bool:
-        try:
-            return known.covers(race.plan, messages)
-        except (ProtocolError, ValidationError) as error:
-            raise _tampered(error) from error
 
     def _stop_at(self, plan: TrialPlan, commands: Sequence[RunCalls], outcome: TrialOutcome) -> None:
         """Say what is wrong with a trial and end the judging."""
@@ -242,10 +236,8 @@ class Candidate:
     def _verify(self, truth: Truth, block: Block, messages: Sequence[Message], round_: int) -> None:
         """Compare the results of a block's picked call with the oracle."""
         inputs, want = truth.of(block.picked)
-        try:
+        with _refusing_other_formats():
             got = [result_of(message, truth.device) for message in messages]
-        except (ProtocolError, ValidationError) as error:
-            raise _tampered(error) from error
         truth.forget()
         call = Call(block.picked.size, block.picked.index, False, inputs, want, got)
         if all(c.passed for c in compare_call(self.truth.problem, call, self._config.dtype)):
@@ -259,6 +251,11 @@ class Candidate:
         return cost.hbm_bytes > _HEAVY_RESULT_BYTES
 
 
-def _tampered(error: Exception) -> Stop:
-    detail = f"an answer of a rank is not in the judge's format: {error}"
-    return Stop(Status.REFUSED, Failure(phase=Phase.CHECK, cause=Cause.FORBIDDEN, detail=detail))
+@contextmanager
+def _refusing_other_formats() -> Iterator[None]:
+    """Refuse the candidate if answers that are read in here are not in the judge's format."""
+    try:
+        yield
+    except (ProtocolError, ValidationError) as error:
+        detail = f"an answer of a rank is not in the judge's format: {error}"
+        raise Stop(Status.REFUSED, Failure(phase=Phase.CHECK, cause=Cause.FORBIDDEN, detail=detail)) from error

@@ -85,7 +85,7 @@ class KnownResults:
 
     def add(self, plan: TrialPlan, messages: Sequence[wire.Message]) -> None:
         """Note the results of calls that have passed."""
-        self._known.update(zip(plan.calls, _digests(messages), strict=True))
+        self._known.update(zip(plan.calls, _digests(_answers(messages), messages), strict=True))
 
     def covers(self, plan: TrialPlan, messages: Sequence[wire.Message]) -> bool:
         """Whether every result is known, and nothing was changed that must stay.
@@ -93,18 +93,22 @@ class KnownResults:
         Raises:
             ProtocolError: an answer is not in the judge's format; or pydantic's ValidationError.
         """
-        answers = [CallsAnswer.model_validate(message.header) for message in messages]
+        answers = _answers(messages)
         if any(answer.mutated or answer.changed_later for answer in answers):
             return False
-        return self._known.issuperset(zip(plan.calls, _digests(messages), strict=True))
+        return self._known.issuperset(zip(plan.calls, _digests(answers, messages), strict=True))
 
 
-def _digests(messages: Sequence[wire.Message]) -> list[tuple[bytes, ...]]:
+def _answers(messages: Sequence[wire.Message]) -> list[CallsAnswer]:
+    return [CallsAnswer.model_validate(message.header) for message in messages]
+
+
+def _digests(answers: Sequence[CallsAnswer], messages: Sequence[wire.Message]) -> list[tuple[bytes, ...]]:
     """For each call the digests of all ranks' results."""
     of_ranks = []
-    for message in messages:
+    for answer, message in zip(answers, messages, strict=True):
         digests, offset = [], 0
-        for description in CallsAnswer.model_validate(message.header).results:
+        for description in answer.results:
             _, end = wire.rebuild(description, message.payload, offset)
             digest = blake2b(repr(description).encode(), digest_size=16)
             digest.update(memoryview(message.payload)[offset:end])

@@ -70,17 +70,13 @@ class Blocks:
         self._max_calls = max_calls
         self._deadline_s = deadline_s
         # Not derived from the run's seed: the number of blocks depends on the machine, so no replay is the same.
-        self._secret = secrets.token_bytes(32)
-        self._chance = random.Random(self._secret)
+        self.secret = secrets.token_bytes(32)
+        """What seeds of the timed draws are derived from."""
+        self._chance = random.Random(self.secret)
         self._next_index = 0
         self._redraw_us = 0.0
         self.iterations = 1
         """Most iterations of a block, chosen by `warm_up`."""
-
-    @property
-    def secret(self) -> bytes:
-        """What seeds of the timed draws are derived from."""
-        return self._secret
 
     def warm_up(self) -> None:
         """Run blocks until two in a row agree, and choose the iterations so that a block is long enough."""
@@ -104,7 +100,7 @@ class Blocks:
         count = self._chance.randint(math.ceil(_SHORTEST * self.iterations), self.iterations)
         first_index, self._next_index = self._next_index, self._next_index + count
         world_size = self._ranks.layout.world_size
-        commands = redraws(self._problem, self._secret, self._size, first_index, count, world_size)
+        commands = redraws(self._problem, self.secret, self._size, first_index, count, world_size)
         begin = time.perf_counter()
         self._ranks.request(commands, self._deadline_s)
         self._redraw_us = (time.perf_counter() - begin) * 1e6 / count

@@ -96,11 +96,7 @@ class Caller:
             result = self._call(filled.arguments, call)
             self.progress.set(State.RETURNED, number)
             self.stream.delay(call.late_read_us)
-            description, returned = wire.describe(filled.outcome(result), self.device, self.max_result_bytes)
-            if any(t.device.type != self.device.type for t in returned):
-                # Copies to the host may still be under way, and no stream orders the host behind them.
-                self.stream.synchronize()
-            copies = [t.clone() for t in returned]
+            description, returned, copies = self._copy(filled.outcome(result))
             results.append(description)
             tensors += copies
             self._result_bytes.update(t.numel() * t.element_size() for t in returned)
@@ -152,7 +148,8 @@ class Caller:
         self.stream.start()
         for arguments in until_pick:
             result = solution(*arguments)
-        self._keep(Outcome(result, states) if states else result)
+        description, _, copies = self._copy(Outcome(result, states) if states else result)
+        self._kept = description, copies
         for arguments in after:
             solution(*arguments)
         self.stream.stop()
@@ -167,12 +164,13 @@ class Caller:
         description, tensors = self._kept
         return Answer(ResultAnswer(done="take_result", result=description), tensors)
 
-    def _keep(self, result: Any) -> None:
+    def _copy(self, result: Any) -> tuple[wire.Header, list[torch.Tensor], list[torch.Tensor]]:
+        """Description of a result, its tensors, and copies of them that are made in stream order."""
         description, returned = wire.describe(result, self.device, self.max_result_bytes)
         if any(t.device.type != self.device.type for t in returned):
             # Copies to the host may still be under way, and no stream orders the host behind them.
             self.stream.synchronize()
-        self._kept = description, [t.clone() for t in returned]
+        return description, returned, [t.clone() for t in returned]
 
     def profile(self, plan: Profile) -> Answer:
         """List the operators and kernels of one call, and the collectives of another, which no profiler betrays."""

@@ -1,6 +1,6 @@
 """What a rank can witness of a candidate's use of libraries: collectives, libraries that it loads, symbols of them.
 
-The judge decides what that means (`pkb.judging.audit`).
+The judge decides what that means (`pkb.judging.means`).
 """
 
 from __future__ import annotations

@@ -350,8 +350,7 @@ def _import_fault(error: BaseException, path: str) -> RankFault:
     log = _traceback(error)
     compiling = _compile_error(error)
     if compiling is not None:
-        text = str(compiling)[:_MAX_COMPILE_CHARS]
-        return RankFault(kind="compile", text=text, log=compiling.log[-_MAX_LOG_CHARS:])
+        return _compile_fault(compiling)
     where = f"while it was imported{_place(error, str(Path(path).parent))}"
     if isinstance(error, SystemExit):
         return RankFault(kind="exit", text=f"called sys.exit({_short(error.code)}) {where}", log=log)
@@ -373,6 +372,11 @@ def _compile_error(error: BaseException) -> CompileError | None:
     if kind is RuntimeError and str(error).startswith("Error building extension"):
         return CompileError("the extension", str(error))
     return None
+
+
+def _compile_fault(error: CompileError, call: int | None = None) -> RankFault:
+    log = error.log[-_MAX_LOG_CHARS:]
+    return RankFault(kind="compile", text=str(error)[:_MAX_COMPILE_CHARS], log=log, call=call)
 
 
 def _contract_fault(solution: Any, num_arguments: int | None) -> RankFault | None:
@@ -410,8 +414,7 @@ def _call_fault(error: BaseException, call: int, folder: str) -> RankFault:
         return RankFault(kind="exit", text=f"called sys.exit({_short(error.code)}) {where}", log=log, call=call)
     compiling = _compile_error(error)
     if compiling is not None:
-        text = str(compiling)[:_MAX_COMPILE_CHARS]
-        return RankFault(kind="compile", text=text, log=compiling.log[-_MAX_LOG_CHARS:], call=call)
+        return _compile_fault(compiling, call)
     text = f"{type(error).__name__} {where}{_message(error)}"
     return RankFault(kind="exception", text=text, log=log, call=call)
 
