@@ -3,11 +3,12 @@
 Usable by every solution. Knows nothing of problems, judging or launching ranks.
 """
 
-from pkb.cuda.arguments import MAX_RANKS, peers
+from pkb.cuda.arguments import C_TYPES, MAX_RANKS, peers
 from pkb.cuda.blocks import BlockMover, Side
 from pkb.cuda.compiler import Build, KernelUse, builds, compile
 from pkb.cuda.copies import copy_2d
 from pkb.cuda.errors import CompileError, LaunchError
+from pkb.cuda.fp8_exchange import Fp8Exchange
 from pkb.cuda.module import Kernel, Module
 from pkb.cuda.workspace import (
     EXCHANGE_THREADS,
@@ -23,6 +24,7 @@ from pkb.cuda.workspace import (
 )
 
 __all__ = [
+    "C_TYPES",
     "EXCHANGE_THREADS",
     "MAX_BLOCKS",
     "MAX_RANKS",
@@ -31,6 +33,7 @@ __all__ = [
     "BlockMover",
     "Build",
     "CompileError",
+    "Fp8Exchange",
     "Kernel",
     "KernelUse",
     "LaunchError",

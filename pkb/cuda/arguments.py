@@ -36,6 +36,8 @@ _HINTS = {
 
 # kMaxRanks of memory.cuh.
 MAX_RANKS = 8
+C_TYPES = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16", torch.float16: "__half"}
+"""C types of the floating dtypes that `PackOf` of memory.cuh handles."""
 
 
 def peers(pointers: Sequence[int]) -> ctypes.Array[ctypes.c_uint64]:

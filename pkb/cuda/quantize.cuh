@@ -105,4 +105,13 @@ __device__ inline PackCodes<T> fp8_codes(uint4 pack, float scale) {
   return codes;
 }
 
+// And back.
+template <class T>
+__device__ inline void fp8_floats(typename PackCodes<T>::Word word, float scale, float (&x)[kPackElems<T>]) {
+  PackCodes<T> codes;
+  codes.word = word;
+#pragma unroll
+  for (int k = 0; k < kPackElems<T>; ++k) x[k] = fp8_value(codes.code[k]) * scale;
+}
+
 }  // namespace pkb

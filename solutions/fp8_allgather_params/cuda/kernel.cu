@@ -14,48 +14,14 @@
 //   thread, four loads in flight, chunks of 16 packs a thread.
 //
 // Assumes: float, bfloat16 or half, a history of bfloat16; up to 8 ranks, the same shapes on all; tensors on 16-byte boundaries.
-//   Any p: where shards do not begin on 16-byte boundaries in the result they are written element by element. Checked in solution.py.
+//   Any p: where shards do not begin on 16-byte boundaries in the result they are written element by element. Checked in fp8_exchange.py.
 //
 // Speed: bound by launches and barrier below 1 MiB, by link and HBM above. Predicted for two H200, not measured: about 15 us
 //   for 4096 elements, 0.7 ms for 2^27 elements a rank.
 
-#include "exchange.cuh"
-#include "quantize.cuh"
+#include "fp8_exchange.cuh"
 
 using namespace pkb;
-
-template <class T>
-__global__ void __launch_bounds__(kExchangeThreads, 1)
-    find_largest(const T* __restrict__ in, long long num_elems, float* __restrict__ largest) {
-  largest_of_block(in, num_elems, largest);
-}
-
-// Symmetric buffer: two halves of [W, kMaxBlocks] scales, one a block since each block publishes to its peer only, then
-// two halves of W slots of codes.
-template <class T>
-struct Slots {
-  using Word = typename PackCodes<T>::Word;
-  const Peers& peers;
-  long long num_packs;
-  long long parity;
-  int world_size;
-
-  __device__ float* scale(int owner, int source) const {
-    return buffer_of<float>(peers, owner) + (parity * world_size + source) * kMaxBlocks + blockIdx.x;
-  }
-  __device__ Word* codes(int owner, int source) const {
-    return reinterpret_cast<Word*>(buffer_of<float>(peers, owner) + 2 * world_size * kMaxBlocks) +
-           (parity * world_size + source) * num_packs;
-  }
-};
-
-template <class T>
-__device__ inline void restore(typename PackCodes<T>::Word word, float scale, float (&x)[kPackElems<T>]) {
-  PackCodes<T> codes;
-  codes.word = word;
-#pragma unroll
-  for (int k = 0; k < kPackElems<T>; ++k) x[k] = fp8_value(codes.code[k]) * scale;
-}
 
 template <class T>
 __global__ void __launch_bounds__(kExchangeThreads, 1)
@@ -68,10 +34,10 @@ __global__ void __launch_bounds__(kExchangeThreads, 1)
   const float own_scale = delayed_scale(largest, num_largest, history, new_history, history_elems);
   const long long num_packs = ceil_div(part_elems, kPackElems<T>);
   const bool aligned = part_elems % kPackElems<T> == 0;
-  const Slots<T> slots{peers, num_packs, call_half(barrier, 1), world_size};
+  const CodeSlots<T> slots{peers, num_packs, call_half(barrier, 1), world_size};
   const auto place = [&](int source, long long i, Word word, float scale) {
     float x[kPackElems<T>];
-    restore<T>(word, scale, x);
+    fp8_floats<T>(word, scale, x);
     store_maybe(aligned, out + source * part_elems, i, part_elems, PackOf<T>::of_floats(x));
   };
   if (threadIdx.x < world_size) *slots.scale(threadIdx.x, rank) = own_scale;

@@ -14,48 +14,14 @@
 //   thread, four loads in flight, chunks of 16 packs a thread.
 //
 // Assumes: float, bfloat16 or half, a history of bfloat16; up to 8 ranks, the same shapes on all; tensors on 16-byte boundaries.
-//   Any slice: where slices do not begin on 16-byte boundaries they are read element by element. Checked in solution.py.
+//   Any slice: where slices do not begin on 16-byte boundaries they are read element by element. Checked in fp8_exchange.py.
 //
 // Speed: bound by launches and barrier below 1 MiB, by link and HBM above. Predicted for two H200, not measured: about 15 us
 //   for slices of 4096 elements, 0.8 ms for 2^28 gradients.
 
-#include "exchange.cuh"
-#include "quantize.cuh"
+#include "fp8_exchange.cuh"
 
 using namespace pkb;
-
-template <class T>
-__global__ void __launch_bounds__(kExchangeThreads, 1)
-    find_largest(const T* __restrict__ in, long long num_elems, float* __restrict__ largest) {
-  largest_of_block(in, num_elems, largest);
-}
-
-// Symmetric buffer: two halves of [W, kMaxBlocks] scales, one a block since each block publishes to its peer only, then
-// two halves of W slots of codes.
-template <class T>
-struct Slots {
-  using Word = typename PackCodes<T>::Word;
-  const Peers& peers;
-  long long num_packs;
-  long long parity;
-  int world_size;
-
-  __device__ float* scale(int owner, int source) const {
-    return buffer_of<float>(peers, owner) + (parity * world_size + source) * kMaxBlocks + blockIdx.x;
-  }
-  __device__ Word* codes(int owner, int source) const {
-    return reinterpret_cast<Word*>(buffer_of<float>(peers, owner) + 2 * world_size * kMaxBlocks) +
-           (parity * world_size + source) * num_packs;
-  }
-};
-
-template <class T>
-__device__ inline void restore(typename PackCodes<T>::Word word, float scale, float (&x)[kPackElems<T>]) {
-  PackCodes<T> codes;
-  codes.word = word;
-#pragma unroll
-  for (int k = 0; k < kPackElems<T>; ++k) x[k] = fp8_value(codes.code[k]) * scale;
-}
 
 template <class T>
 __global__ void __launch_bounds__(kExchangeThreads, 1)
@@ -68,7 +34,7 @@ __global__ void __launch_bounds__(kExchangeThreads, 1)
   const float own_scale = delayed_scale(largest, num_largest, history, new_history, history_elems);
   const long long num_packs = ceil_div(part_elems, kPackElems<T>);
   const bool aligned = part_elems % kPackElems<T> == 0;
-  const Slots<T> slots{peers, num_packs, call_half(barrier, 1), world_size};
+  const CodeSlots<T> slots{peers, num_packs, call_half(barrier, 1), world_size};
   const auto encode = [&](int slice, long long i) {
     return fp8_codes<T>(load_maybe(aligned, in + slice * part_elems, i, part_elems), own_scale).word;
   };
@@ -89,7 +55,7 @@ __global__ void __launch_bounds__(kExchangeThreads, 1)
           float total[kPackElems<T>] = {};
           for (int s = 0; s < world_size; ++s) {
             float x[kPackElems<T>];
-            restore<T>(s == rank ? encode(rank, i) : slots.codes(rank, s)[i],
+            fp8_floats<T>(s == rank ? encode(rank, i) : slots.codes(rank, s)[i],
                        s == rank ? own_scale : *slots.scale(rank, s), x);
 #pragma unroll
             for (int k = 0; k < kPackElems<T>; ++k) total[k] += x[k];

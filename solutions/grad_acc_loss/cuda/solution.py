@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 
 import pkb.cuda
+from pkb.cuda import C_TYPES
 
-C_TYPES = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16", torch.float16: "__half"}
 MODULE = pkb.cuda.compile(
     Path(__file__).with_name("kernel.cu"),
     kernels=[f"weigh<{loss}, {grad}>" for loss, grad in product(C_TYPES.values(), repeat=2)],

@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 
 import pkb.cuda
+from pkb.cuda import C_TYPES
 
-C_TYPES = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16", torch.float16: "__half"}
 MODULE = pkb.cuda.compile(
     Path(__file__).with_name("kernel.cu"),
     kernels=[f"{kernel}<{c_type}>" for kernel in ("reduce_direct", "reduce_sliced") for c_type in C_TYPES.values()],
