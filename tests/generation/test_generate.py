@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,13 @@ from pkb.generation.request import Request
 pytestmark = pytest.mark.filterwarnings("ignore")
 RIGHT = "```python\ndef solution(tensor):\n    return tensor  # right\n```\n"
 WRONG = "```python\ndef solution(tensor):\n    return tensor  # wrong\n```\n"
+
+
+@pytest.fixture(autouse=True)
+def collect_garbage() -> Iterator[None]:
+    """Inspect leaves streams open; what they warn of when they are collected must not fall upon another test."""
+    yield
+    gc.collect()
 
 
 def record(file: Path, *replies: tuple[str, int, int, str]) -> Path:
