@@ -50,6 +50,7 @@ class BaselineRanks:
             self._ranks,
             self.problem,
             size,
+            secrets.token_bytes(32),
             max_calls=self._schedule.timed[size],
             deadline_s=self._config.deadline_s,
         )

@@ -20,7 +20,7 @@ from pkb.judging.explain import Call, compare_call, explain
 from pkb.judging.means import means_of
 from pkb.judging.race_rounds import KnownResults, budget_s, race_rounds
 from pkb.judging.roofline import speed_of_light
-from pkb.judging.schedule import Schedule, TrialPlan, skewed_calls
+from pkb.judging.schedule import Schedule, TrialPlan, skewed_calls, timed_secret
 from pkb.judging.timing import Block, Blocks, clocks_disagree, speedup_interval, trusted_times_us
 from pkb.launch.hardware import hardware_profile
 from pkb.launch.plan import CollectivesAnswer, ListCollectives, Profile, ProfileAnswer, RunCalls
@@ -186,9 +186,9 @@ class Candidate:
         """Times at a size, and why the judge's clock contradicts them."""
         config, problem = self._config, self.truth.problem
         max_calls = self._schedule.timed[size]
-        ours = Blocks(self.ranks, problem, size, max_calls=max_calls, deadline_s=config.deadline_s)
+        truth = replace(self.truth, secret=timed_secret(self.truth.secret, size))
+        ours = Blocks(self.ranks, problem, size, truth.secret, max_calls=max_calls, deadline_s=config.deadline_s)
         theirs = baseline.blocks(size) if baseline is not None else None
-        truth = replace(self.truth, secret=ours.secret)
         ours.warm_up()
         if theirs is not None:
             theirs.warm_up()
@@ -243,7 +243,9 @@ class Candidate:
         if all(c.passed for c in compare_call(self.truth.problem, call, self._config.dtype)):
             return
         found = explain(self.truth.problem, self.truth.code, [call], 0, self._config.dtype)
-        detail = f"correct in all trials, but wrong while it was timed (round {round_}): {found.detail}"
+        detail = (
+            f"correct in all trials, but wrong while it was timed (round {round_}, call {call.index}): {found.detail}"
+        )
         raise Stop(Status.WRONG, Failure(phase=Phase.TIME, cause=found.cause, detail=detail, mismatch=found.mismatch))
 
     def _is_heavy(self, size: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -112,6 +113,11 @@ def make_schedule(problem: Problem, code: Judgeside, config: JudgeConfig, *, tim
         fitting = int(timed_bytes / _draw_bytes(problem, code, config, name))
         blocks[name] = max(_MIN_TIMED_DRAWS, min(_MAX_TIMED_DRAWS, fitting))
     return Schedule(tuple(draws), tuple(trials), blocks, tuple(sorted(heavy)))
+
+
+def timed_secret(secret: bytes, size: str) -> bytes:
+    """What timed draws of a size are derived from: another secret, so that none repeats a draw of a trial."""
+    return hashlib.blake2b(b"timed calls of " + size.encode(), key=secret, digest_size=32).digest()
 
 
 def redraws(problem: Problem, secret: bytes, size: str, first_index: int, count: int, world_size: int) -> list[Redraw]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,16 +62,17 @@ class Block:
 class Blocks:
     """Runs timed blocks on one set of ranks, every call on arguments that were drawn for it alone."""
 
-    def __init__(self, ranks: RankSet, problem: Problem, size: str, *, max_calls: int, deadline_s: float) -> None:
+    def __init__(
+        self, ranks: RankSet, problem: Problem, size: str, secret: bytes, *, max_calls: int, deadline_s: float
+    ) -> None:
+        """Blocks of at most `max_calls` calls, drawn from `secret`, on ranks that must answer in `deadline_s`."""
         self._ranks = ranks
         self._problem = problem
         self._size = size
         self._max_calls = max_calls
         self._deadline_s = deadline_s
-        # Not derived from the run's seed: the number of blocks depends on the machine, so no replay is the same.
-        self.secret = secrets.token_bytes(32)
-        """What seeds of the timed draws are derived from."""
-        self._chance = random.Random(self.secret)
+        self._secret = secret
+        self._chance = random.Random(secret)
         self._next_index = 0
         self._redraw_us = 0.0
         self.iterations = 1
@@ -100,7 +100,7 @@ class Blocks:
         count = self._chance.randint(math.ceil(_SHORTEST * self.iterations), self.iterations)
         first_index, self._next_index = self._next_index, self._next_index + count
         world_size = self._ranks.layout.world_size
-        commands = redraws(self._problem, self.secret, self._size, first_index, count, world_size)
+        commands = redraws(self._problem, self._secret, self._size, first_index, count, world_size)
         begin = time.perf_counter()
         self._ranks.request(commands, self._deadline_s)
         self._redraw_us = (time.perf_counter() - begin) * 1e6 / count

@@ -9,7 +9,7 @@ import pytest
 
 from pkb.judging import audit
 from pkb.judging.roofline import speed_of_light
-from pkb.judging.schedule import DrawSpec
+from pkb.judging.schedule import DrawSpec, timed_secret
 from pkb.judging.timing import Block, Blocks, clocks_disagree, speedup_interval, trusted_times_us
 from pkb.launch.hardware import HardwareProfile, hardware_profile
 from pkb.launch.plan import Redraw, TimeBlock
@@ -48,7 +48,8 @@ class ScriptedRanks:
 
 
 def blocks_on(ranks: ScriptedRanks, max_calls: int = 1000) -> Blocks:
-    return Blocks(cast(RankSet, ranks), get_problem("allreduce"), "tiny", max_calls=max_calls, deadline_s=1.0)
+    secret = timed_secret(bytes(32), "tiny")
+    return Blocks(cast(RankSet, ranks), get_problem("allreduce"), "tiny", secret, max_calls=max_calls, deadline_s=1.0)
 
 
 def block(ranks_us: float, parent_us: float) -> Block:
@@ -57,6 +58,20 @@ def block(ranks_us: float, parent_us: float) -> Block:
 
 def test_the_slowest_rank_counts() -> None:
     assert blocks_on(ScriptedRanks(lambda number, rank: 10.0 + 5.0 * rank)).run().time_us == pytest.approx(15.0)
+
+
+def test_a_replay_draws_the_same_timed_calls_whatever_the_length_of_its_blocks() -> None:
+    drawn = []
+    for time_us in (50.0, 90.0):
+        ranks = ScriptedRanks(lambda number, rank, time_us=time_us: time_us)
+        blocks = blocks_on(ranks)
+        blocks.warm_up()
+        blocks.run()
+        drawn.append([seed for commands in ranks.redrawn for seed in commands[1].own_seeds])
+    fewest = min(len(seeds) for seeds in drawn)
+    assert len(drawn[0]) != len(drawn[1])
+    assert drawn[0][:fewest] == drawn[1][:fewest]
+    assert timed_secret(bytes(32), "tiny") not in (bytes(32), timed_secret(bytes(32), "base"))
 
 
 def test_warm_up_makes_blocks_long_enough_and_waits_until_times_are_stable() -> None:
