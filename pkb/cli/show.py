@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 @click.command("show")
 @click.argument("problem_id", metavar="ID")
-@click.option("--world-size", type=click.IntRange(1), default=2, show_default=True, help="Ranks that costs are for.")
+@click.option(
+    "--world-size",
+    type=click.IntRange(1),
+    help="Ranks that costs are for. Default: the fewest above one that the problem is judged on.",
+)
 @click.option("--dtype", type=click.Choice(["bf16", "fp32"]), help="Default: the first that the problem is judged in.")
 @click.option(
     "--gpu",
@@ -29,13 +33,14 @@ if TYPE_CHECKING:
     help="GPU that speed-of-light times are for.",
 )
 @click.option("--source", is_flag=True, help="Print reference.py, which is what a solution replaces, and nothing else.")
-def command(problem_id: str, world_size: int, dtype: Dtype | None, gpu: str, source: bool) -> None:
+def command(problem_id: str, world_size: int | None, dtype: Dtype | None, gpu: str, source: bool) -> None:
     """Show a problem. ID is a number, a name, or a unique prefix of a name."""
     problem = get_problem(problem_id)
     if source:
         click.echo(problem.reference_path.read_text(encoding="utf-8"), nl=False)
         return
     dtype = dtype or problem.dtypes[0]
+    world_size = world_size or min(w for w in problem.world_sizes if w > 1)
     problem.require(world_size, dtype)
     click.echo(f"{problem.number} {problem.id}  [{problem.group}, {problem.parallelism}]")
     click.echo(f"origin: {problem.origin}")

@@ -73,6 +73,12 @@ def test_show_prints_contract_and_sizes() -> None:
         assert text in result.output
 
 
+def test_show_takes_a_world_size_that_the_problem_allows() -> None:
+    result = CliRunner().invoke(cli, ["show", "moe_ep_narrow"])
+    assert result.exit_code == 0
+    assert "sizes, on 4 ranks" in result.output
+
+
 def test_show_source_prints_the_reference_byte_for_byte() -> None:
     result = CliRunner().invoke(cli, ["show", "1", "--source"])
     assert result.output == (ROOT / "pkb/problems/allreduce/reference.py").read_text()
