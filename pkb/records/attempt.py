@@ -94,8 +94,8 @@ class Turn(Record):
 
     @property
     def is_correct(self) -> bool:
-        """The code was judged correct."""
-        return self.verdict is not None and self.verdict.status is Status.CORRECT
+        """The code was judged correct; that it builds is not enough."""
+        return self.verdict is not None and self.verdict.is_scored and self.verdict.status is Status.CORRECT
 
     @property
     def speedup(self) -> float | None:
@@ -144,9 +144,18 @@ class Attempt(Record):
 
     @property
     def best(self) -> Turn | None:
-        """The turn that counts: the fastest correct one, else the last with a verdict, else the last."""
-        correct = [turn for turn in self.turns if turn.is_correct]
+        """The turn that the attempt is judged by; None if it cannot be scored.
+
+        It is the fastest solved turn, else the fastest correct one, else the last that was judged, else the last.
+        Turns on which the judge failed, or for which it only built, do not count.
+        """
+        scored = [turn for turn in self.turns if turn.verdict is not None and turn.verdict.is_scored]
+        solved = [turn for turn in scored if turn.verdict is not None and turn.verdict.solved]
+        correct = solved or [turn for turn in scored if turn.is_correct]
         if correct:
             return max(correct, key=lambda turn: (turn.speedup or 0.0, -turn.index))
-        judged = [turn for turn in self.turns if turn.verdict is not None] or list(self.turns)
-        return judged[-1] if judged else None
+        if scored:
+            return scored[-1]
+        # A reply without code is no answer to one that the judge failed on.
+        unjudged = any(turn.verdict is not None for turn in self.turns)
+        return None if unjudged or not self.turns else self.turns[-1]

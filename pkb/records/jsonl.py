@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from pkb.records.errors import UsageError
+from pkb.records.run_folder import ATTEMPTS_FILE, RUN_FILE, RunFolder
 from pkb.records.verdict import Verdict
 
 _SCHEMA_VERSION = Verdict.model_fields["schema_version"].default
@@ -28,14 +29,30 @@ def append(path: str | Path, verdict: Verdict) -> None:
 def load(path: str | Path) -> list[Verdict]:
     """Read the verdicts of a `.jsonl` file, or of every such file below a folder, in file and line order.
 
+    Of a run that `pkb generate` wrote, these are the verdicts on all replies, attempt by attempt.
+
     Raises:
         UsageError: nothing is there, a line is no verdict, or it was written with a newer schema.
     """
     root = Path(path)
     if not root.exists():
         raise UsageError(f"{root}: no such file or folder. Give a .jsonl file or a folder that holds some.")
-    files = sorted(root.rglob("*.jsonl")) if root.is_dir() else [root]
-    return [verdict for file in files for verdict in _read(file)]
+    if not root.is_dir():
+        return list(_verdicts_of_run(root.parent) if _is_of_attempts(root) else _read(root))
+    runs = {file.parent for file in root.rglob(RUN_FILE)}
+    files = [file for file in root.rglob("*.jsonl") if _is_of_attempts(file) or not runs & set(file.parents)]
+    found = (_verdicts_of_run(file.parent) if _is_of_attempts(file) else _read(file) for file in sorted(files))
+    return [verdict for verdicts in found for verdict in verdicts]
+
+
+def _is_of_attempts(file: Path) -> bool:
+    """The attempts of a run, which hold its verdicts; whatever else lies in its folder repeats them."""
+    return file.name == ATTEMPTS_FILE and RunFolder(file.parent).exists()
+
+
+def _verdicts_of_run(folder: Path) -> Iterator[Verdict]:
+    for attempt in RunFolder(folder).attempts():
+        yield from (turn.verdict for turn in attempt.turns if turn.verdict is not None)
 
 
 def _read(file: Path) -> Iterator[Verdict]:

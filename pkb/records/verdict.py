@@ -313,6 +313,11 @@ class Verdict(Record):
         return self
 
     @property
+    def is_scored(self) -> bool:
+        """It says something about the solution: the judge did not fail, and did more than build what builds."""
+        return self.status is not Status.INVALID and not (self.build_only and self.status is Status.CORRECT)
+
+    @property
     def solved(self) -> bool:
         """Correct, judged beyond the build, and the communication done by the solution itself."""
         own = self.solution_class in (SolutionClass.CUSTOM, SolutionClass.HYBRID) and not self.library

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from pkb.records.attempt import Attempt, Turn
-from pkb.records.verdict import Cause, Failure, Status, Verdict
+from pkb.records.verdict import Cause, Failure, Status
 
 
 class Family(StrEnum):
@@ -118,28 +118,9 @@ _TORCH_BUILDER = "Error building extension"
 """How torch's `load_inline` begins when a compiler or linker failed, wherever a solution calls it."""
 
 
-def turn_that_counts(attempt: Attempt) -> Turn | None:
-    """The turn that an attempt is judged by; None if it cannot be scored.
-
-    It is the fastest solved turn, else the fastest correct one, else the last that was judged, else the last. Turns on
-    which the judge failed, or for which it only built, do not count.
-    """
-    usable = [turn for turn in attempt.turns if turn.verdict is None or _is_scored(turn.verdict)]
-    solved = [turn for turn in usable if turn.verdict is not None and turn.verdict.solved]
-    correct = [turn for turn in usable if turn.is_correct]
-    if solved or correct:
-        return max(solved or correct, key=lambda turn: (turn.speedup or 0.0, -turn.index))
-    judged = [turn for turn in usable if turn.verdict is not None]
-    if any(turn.verdict is not None and not _is_scored(turn.verdict) for turn in attempt.turns) and not judged:
-        return None
-    last = judged or usable
-    return last[-1] if last else None
-
-
 def kind_of(attempt: Attempt) -> Kind:
     """What became of an attempt."""
-    turn = turn_that_counts(attempt)
-    return Kind.NOT_SCORED if turn is None else kind_of_turn(turn)
+    return Kind.NOT_SCORED if attempt.best is None else kind_of_turn(attempt.best)
 
 
 def kind_of_turn(turn: Turn) -> Kind:
@@ -147,7 +128,7 @@ def kind_of_turn(turn: Turn) -> Kind:
     if turn.verdict is None:
         # Code without a verdict: judging was cut off.
         return Kind.NOT_SCORED if turn.code else Kind.NO_CODE
-    if not _is_scored(turn.verdict):
+    if not turn.verdict.is_scored:
         return Kind.NOT_SCORED
     if turn.verdict.failure is not None:
         return _of_failure(turn.verdict.status, turn.verdict.failure)
@@ -164,10 +145,6 @@ def shares(attempts: Iterable[Attempt]) -> dict[Kind, float]:
     del counts[Kind.NOT_SCORED]
     total = counts.total()
     return {kind: counts[kind] / total if total else 0.0 for kind in Kind if kind is not Kind.NOT_SCORED}
-
-
-def _is_scored(verdict: Verdict) -> bool:
-    return verdict.status is not Status.INVALID and not (verdict.build_only and verdict.status is Status.CORRECT)
 
 
 def _of_failure(status: Status, failure: Failure) -> Kind:

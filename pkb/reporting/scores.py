@@ -10,7 +10,7 @@ from enum import StrEnum
 from pkb.records.attempt import Attempt, Usage
 from pkb.reporting import bootstrap
 from pkb.reporting.bootstrap import Estimate
-from pkb.reporting.failures import Kind, kind_of, turn_that_counts
+from pkb.reporting.failures import Kind, kind_of
 
 THRESHOLDS = (0.0, 1.0, 1.5, 2.0)
 """The p of fast_p that tables show."""
@@ -46,13 +46,13 @@ def result_of(attempt: Attempt, column: Column) -> Result | None:
     """What an attempt counts as; None if it cannot be scored."""
     if kind_of(attempt) is Kind.NOT_SCORED:
         return None
-    turn = turn_that_counts(attempt)
+    turn = attempt.best
     if turn is None or turn.verdict is None or not turn.is_correct:
         return Result(correct=False)
     if column is Column.STRICT:
         return Result(correct=True, speedup=turn.speedup) if turn.verdict.solved else Result(correct=False)
-    correct = [t for t in attempt.turns if t.is_correct and t.verdict is not None and not t.verdict.build_only]
-    return Result(correct=True, speedup=max((t.speedup for t in correct if t.speedup is not None), default=None))
+    speedups = (t.speedup for t in attempt.turns if t.is_correct and t.speedup is not None)
+    return Result(correct=True, speedup=max(speedups, default=None))
 
 
 def results_of(attempts: Mapping[str, Sequence[Attempt]], column: Column) -> Results:

@@ -11,7 +11,7 @@ from pkb.records.attempt import Attempt, Turn
 from pkb.records.errors import UsageError
 from pkb.records.run import Run
 from pkb.records.run_folder import ATTEMPTS_FILE, RUN_FILE, RunFolder
-from pkb.reporting.failures import Kind, kind_of, turn_that_counts
+from pkb.reporting.failures import Kind, kind_of
 from pkb.reporting.scores import Column, Results, results_of
 
 # From the best that can become of a problem to the worst: how far the code got.
@@ -124,9 +124,7 @@ def sheet(run: Run, attempts: Sequence[Attempt], where: str) -> Sheet:
     return Sheet(
         run,
         {
-            problem: tuple(
-                Tried(attempt, kind_of(attempt), turn_that_counts(attempt)) for _, attempt in sorted(tries.items())
-            )
+            problem: tuple(Tried(attempt, kind_of(attempt), attempt.best) for _, attempt in sorted(tries.items()))
             for problem, tries in found.items()
         },
     )

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pkb.records.attempt import Attempt
 from pkb.records.run import RunProblem
 from pkb.records.verdict import Verdict
-from pkb.reporting.failures import turn_that_counts
 from pkb.reporting.scores import Result, Results
 
 _BETWEEN_WORDS = re.compile(r"\s*(?:/|\+|,)\s*")
@@ -66,7 +65,7 @@ def ways(attempts: Mapping[str, Sequence[Attempt]], names: Callable[[Verdict], I
     found: dict[str, list[tuple[str, float | None]]] = {}
     for problem, tries in attempts.items():
         for attempt in tries:
-            turn = turn_that_counts(attempt)
+            turn = attempt.best
             if turn is not None and turn.verdict is not None and turn.is_correct:
                 for name in names(turn.verdict):
                     found.setdefault(name, []).append((problem, turn.speedup))

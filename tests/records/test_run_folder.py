@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ from pydantic import ValidationError
 
 from pkb.records.attempt import Attempt, Backend, Extraction, Mode, Turn
 from pkb.records.errors import UsageError
+from pkb.records.jsonl import append, load
 from pkb.records.run import Run, RunProblem
 from pkb.records.run_folder import RunFolder
+from pkb.records.verdict import Verdict
 
 PROBLEM = RunProblem(
     id="allreduce", number=1, title="All-reduce", group="collective", parallelism="any", sha256="0" * 64
@@ -107,3 +110,21 @@ def test_a_folder_without_a_run_says_what_to_give(tmp_path: Path) -> None:
 def test_impossible_runs_are_refused(fields: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         make_run(**fields)
+
+
+def test_verdicts_of_a_run_are_loaded_once_and_beside_others(
+    tmp_path: Path, make_verdict: Callable[..., Verdict]
+) -> None:
+    wrong, right, alone = make_verdict("wrong"), make_verdict(), make_verdict("hung")
+    turns = (
+        Turn(index=0, prompt="p", reply="r", extraction=Extraction.NO_CODE),
+        Turn(index=1, prompt="p", reply="r", extraction=Extraction.FOUND, code="a = 1", verdict=wrong),
+        Turn(index=2, prompt="p", reply="r", extraction=Extraction.FOUND, code="a = 2", verdict=right),
+    )
+    folder = RunFolder(tmp_path / "runs" / "mine")
+    folder.create(make_run(mode=Mode.FEEDBACK, turns=3))
+    folder.append(make_attempt(0).model_copy(update={"turns": turns}))
+    append(folder.path / "journal" / "verdicts.jsonl", wrong)
+    append(tmp_path / "runs" / "z.jsonl", alone)
+    assert load(folder.path) == load(folder.path / "attempts.jsonl") == [wrong, right]
+    assert load(tmp_path / "runs") == [wrong, right, alone]

@@ -9,7 +9,7 @@ import pytest
 
 from pkb.records.attempt import Attempt
 from pkb.records.verdict import CAUSES_OF, Status
-from pkb.reporting.failures import FAMILY_OF, MEANINGS, Family, Kind, kind_of, shares, turn_that_counts
+from pkb.reporting.failures import FAMILY_OF, MEANINGS, Family, Kind, kind_of, shares
 
 MakeAttempt = Callable[..., Attempt]
 PAGE = Path(__file__).parents[2] / "docs" / "scores.md"
@@ -96,7 +96,7 @@ def test_a_model_that_was_not_reached_is_not_scored(make_attempt: MakeAttempt) -
 def test_a_solved_turn_counts_before_a_faster_one_by_the_library(make_attempt: MakeAttempt, make_turn) -> None:
     turns = [make_turn(speedup=3.0, library=True), make_turn(speedup=0.5, index=1), make_turn("wrong", index=2)]
     attempt = make_attempt(turns=turns)
-    assert turn_that_counts(attempt) == turns[1]
+    assert attempt.best == turns[1]
     assert kind_of(attempt) is Kind.SLOW
 
 
@@ -105,6 +105,13 @@ def test_a_failure_of_the_judge_hides_no_other_turn(make_attempt: MakeAttempt, m
     assert kind_of(make_attempt(turns=turns)) is Kind.RACE
     unjudged = [make_turn("no_code"), make_turn("invalid", index=1)]
     assert kind_of(make_attempt(turns=unjudged)) is Kind.NOT_SCORED
+
+
+def test_what_only_builds_is_neither_correct_nor_scored(make_attempt: MakeAttempt, make_turn) -> None:
+    wrong, built = make_turn("wrong"), make_turn(index=1, build_only=True)
+    assert not built.is_correct
+    assert make_attempt(turns=[built]).best is None
+    assert make_attempt(turns=[wrong, built]).best == wrong
 
 
 def test_shares_leave_out_what_was_not_scored(make_attempt: MakeAttempt) -> None:
