@@ -161,3 +161,11 @@ def test_solutions_get_their_class(
     verdict = judge.judge(problem, ROOT / file, more=True)
     assert verdict.status is Status.CORRECT, str(verdict)
     assert (verdict.solution_class, verdict.solved, verdict.library) == (expected, solved, not solved)
+
+
+def test_a_solution_that_calls_the_library_only_while_it_is_timed_is_not_solved() -> None:
+    with Judge(JudgeConfig(device="cpu", size="tiny", rounds=30, trials=1, deadline_s=20.0)) as judge:
+        verdict = judge.judge("allreduce", ROOT / "tests/judging/classes/after_the_checks.py")
+    assert verdict.status is Status.CORRECT, str(verdict)
+    assert (verdict.solved, verdict.library) == (False, True)
+    assert any("while it was timed" in note for note in verdict.notes), str(verdict)
