@@ -27,26 +27,6 @@ struct Layout {
 };
 static_assert(sizeof(Layout) == 24, "passed from Python as three integers");
 
-__device__ inline unsigned long long load_shared(const unsigned long long* unit) {
-  unsigned long long v;
-  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(unit) : "memory");
-  return v;
-}
-
-__device__ inline unsigned load_shared(const unsigned* unit) { return load_relaxed(unit); }
-
-__device__ inline unsigned short load_shared(const unsigned short* unit) {
-  unsigned short v;
-  asm volatile("ld.relaxed.sys.global.u16 %0, [%1];" : "=h"(v) : "l"(unit) : "memory");
-  return v;
-}
-
-__device__ inline unsigned char load_shared(const unsigned char* unit) {
-  unsigned short v;
-  asm volatile("ld.relaxed.sys.global.u8 %0, [%1];" : "=h"(v) : "l"(unit) : "memory");
-  return static_cast<unsigned char>(v);
-}
-
 // Symmetric buffer: two halves of a slot of block_units a rank. Own blocks go straight from `in` to `out`, the others
 // into the slot of their source at their owner, and from there to `out`. What does not exist at the source is zero.
 template <class Unit>

@@ -42,6 +42,30 @@ __device__ inline uint4 load_shared(const uint4* pack) {
   return v;
 }
 
+__device__ inline unsigned long long load_shared(const unsigned long long* unit) {
+  unsigned long long v;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(unit) : "memory");
+  return v;
+}
+
+__device__ inline unsigned load_shared(const unsigned* unit) {
+  unsigned v;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(unit) : "memory");
+  return v;
+}
+
+__device__ inline unsigned short load_shared(const unsigned short* unit) {
+  unsigned short v;
+  asm volatile("ld.relaxed.sys.global.u16 %0, [%1];" : "=h"(v) : "l"(unit) : "memory");
+  return v;
+}
+
+__device__ inline unsigned char load_shared(const unsigned char* unit) {
+  unsigned short v;
+  asm volatile("ld.relaxed.sys.global.u8 %0, [%1];" : "=h"(v) : "l"(unit) : "memory");
+  return static_cast<unsigned char>(v);
+}
+
 // Pack `index` of `num_elems` elements, element by element; elements past the end are zero.
 template <class T>
 __device__ inline uint4 load_elems(const T* elems, long long index, long long num_elems) {
