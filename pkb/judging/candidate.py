@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import statistics
 import time
@@ -18,7 +19,7 @@ from pkb.judging.config import JudgeConfig
 from pkb.judging.draft import Draft, Stop
 from pkb.judging.explain import Call, compare_call, explain
 from pkb.judging.means import means_of
-from pkb.judging.race_rounds import KnownResults, budget_s, race_rounds
+from pkb.judging.race_rounds import KnownResults, budget_s, rounds_within
 from pkb.judging.roofline import speed_of_light
 from pkb.judging.schedule import Schedule, TrialPlan, skewed_calls, timed_secret
 from pkb.judging.timing import Block, Blocks, clocks_disagree, speedup_interval, trusted_times_us
@@ -67,18 +68,20 @@ class Candidate:
             if not outcome.passed:
                 self._stop_at(plan, commands, outcome)
             self.truth.forget()
-        self._race(budget_s(time.perf_counter() - begin))
+        self._race(math.inf if self._config.seed else budget_s(time.perf_counter() - begin))
 
     def _race(self, seconds: float) -> None:
-        """Run race rounds: the first always, others within the budget; all of them when a seed is replayed."""
+        """Run race rounds, within a budget as far as it allows."""
         known = KnownResults()
-        begin = time.perf_counter()
-        for number, race in enumerate(race_rounds(self.truth)):
-            if number and not self._config.seed and time.perf_counter() - begin > seconds:
-                break
+        call_us = 0.0
+        for number, drawn in enumerate(rounds_within(self.truth, seconds)):
+            race = drawn.fitted(call_us)
             kind = "a rank held up" if race.paused else "no skew"
             with self.draft.phase(Phase.CHECK, f"race round {number + 1}: {len(race.plan.calls)} calls, {kind}"):
+                begin = time.perf_counter()
                 messages = self.ranks.request(race.commands, self._config.deadline_s)
+                if not race.paused:
+                    call_us = (time.perf_counter() - begin) * 1e6 / len(race.plan.calls)
                 with _refusing_other_formats():
                     if known.covers(race.plan, messages):
                         continue

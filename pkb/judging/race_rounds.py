@@ -2,14 +2,15 @@
 
 Everything random in them comes from the run's secret, so that a seed repeats them. In a paused round a rank stops
 in the middle of a call, at another line of the candidate's Python each time, and its peers run ahead; a free one
-has no delays at all, as in a real program.
+has no delays at all, as in a real program, and tells how long a call takes, so how long a pause has to be.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 from pkb.judging.check import Truth
@@ -18,6 +19,8 @@ from pkb.launch import wire
 from pkb.launch.plan import CallPlan, CallsAnswer, RunCalls
 
 NUM_ROUNDS = 12
+MIN_PAUSED_ROUNDS = 3
+"""Made whatever they take: some forty pauses, which try each place of a short solution more than once."""
 PAUSED_CALLS = 20
 FREE_CALLS = 32
 MAX_CALL_BYTES = 8 * 1024**2
@@ -27,9 +30,14 @@ _MIN_BUDGET_S = 0.1
 _MAX_BUDGET_S = 1.0
 _DRAWS_PER_SIZE = 4
 """So few that a call soon meets a result that is known."""
-_MIN_PAUSE_US = 500
-_MAX_PAUSE_US = 1500
-"""Longer than a peer needs to end a small call and to begin the next one."""
+_DRAWN_FOR_US = 1000
+"""Time of a call that pauses are drawn for, before they are fitted to what a call takes."""
+_MIN_PAUSE_US = 1000
+_MAX_PAUSE_US = 2500
+"""Longer than a peer needs to end its call and to begin the next one."""
+_MIN_CALL_US = 500
+_MAX_CALL_US = 8000
+"""Pauses are fitted to calls of this length at least and at most."""
 _MAX_RUN = 4
 """Most calls in a row at one size."""
 _OCCUPIED = 0.25
@@ -45,9 +53,19 @@ class RaceRound:
     commands: tuple[RunCalls, ...]
     """One for each rank."""
 
+    def fitted(self, call_us: float) -> RaceRound:
+        """The same round with pauses that outlast a call.
+
+        Args:
+            call_us: what a call without a pause takes here, with all that a rank does between two calls.
+        """
+        factor = min(_MAX_CALL_US, max(_MIN_CALL_US, call_us)) / _DRAWN_FOR_US
+        commands = [RunCalls(calls=tuple(_fitted(plan, factor) for plan in command.calls)) for command in self.commands]
+        return replace(self, commands=tuple(commands))
+
 
 def budget_s(trials_s: float) -> float:
-    """Seconds after which no further round begins, unless a seed is replayed.
+    """Seconds after which no further round needs to begin.
 
     Args:
         trials_s: what the trials have taken.
@@ -55,25 +73,44 @@ def budget_s(trials_s: float) -> float:
     return min(_MAX_BUDGET_S, max(_MIN_BUDGET_S, _BUDGET_SHARE * trials_s))
 
 
-def race_rounds(truth: Truth) -> tuple[RaceRound, ...]:
-    """All race rounds of a run, in order: two paused ones, a free one, and so on; none where every size is large."""
+def rounds_within(
+    truth: Truth, seconds: float, *, clock: Callable[[], float] = time.perf_counter
+) -> Iterator[RaceRound]:
+    """Race rounds of a run, in order, until the time is spent; at least `MIN_PAUSED_ROUNDS` with pauses.
+
+    Args:
+        truth: the run's draws and secret.
+        seconds: no further round begins after so long; infinity for all rounds.
+        clock: what tells seconds.
+    """
+    begin, num_paused = clock(), 0
+    for race in race_rounds(truth):
+        if num_paused >= MIN_PAUSED_ROUNDS and clock() - begin > seconds:
+            return
+        yield race
+        num_paused += race.paused
+
+
+def race_rounds(truth: Truth) -> Iterator[RaceRound]:
+    """All race rounds of a run, in order: a free one, three paused ones, and so on; none where every size is large.
+
+    Pauses are those for calls of 1 ms; see `RaceRound.fitted`.
+    """
     draws = _draws_by_size(truth)
     if not draws:
-        return ()
+        return
     chance = random.Random(truth.secret + b"race rounds")
     world_size, first = truth.config.world_size, len(truth.schedule.trials)
     # Counts through the lines of a call from a random one, over all rounds.
     line = chance.randrange(1 << 16)
-    rounds = []
     for index in range(NUM_ROUNDS):
-        paused = index % 3 != 2
+        paused = index % 4 != 0
         calls, ends = _calls(draws, PAUSED_CALLS if paused else FREE_CALLS, chance)
         ranks: list[list[CallPlan]] = [[CallPlan(draw=draw) for draw in calls] for _ in range(world_size)]
         if paused:
             line = _pause(ranks, ends, line, chance)
         commands = tuple(RunCalls(calls=tuple(plans)) for plans in ranks)
-        rounds.append(RaceRound(TrialPlan(first + index, exact=False, calls=tuple(calls)), paused, commands))
-    return tuple(rounds)
+        yield RaceRound(TrialPlan(first + index, exact=False, calls=tuple(calls)), paused, commands)
 
 
 @dataclass
@@ -165,3 +202,9 @@ def _pause(ranks: list[list[CallPlan]], ends: Sequence[bool], line: int, chance:
         )
         line += 1
     return line
+
+
+def _fitted(plan: CallPlan, factor: float) -> CallPlan:
+    return plan.model_copy(
+        update={"pause_us": round(plan.pause_us * factor), "occupy_us": round(plan.occupy_us * factor)}
+    )

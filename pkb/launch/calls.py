@@ -126,7 +126,7 @@ class Caller:
             else:
                 time.sleep(call.pause_us / 1e6)
 
-        return self._pauses.call(self.solution, arguments, line=call.pause_line, pause=pause)
+        return self._pauses.call(self.solution, arguments, line=call.pause_line, pause=pause if call.pause_us else None)
 
     def time(self, plan: TimeBlock, draws: Sequence[tuple[Any, ...]]) -> Answer:
         """Time calls back to back, each on arguments that no call has seen before.

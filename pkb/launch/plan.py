@@ -95,9 +95,9 @@ class CallPlan(Record):
     barrier_delays_us: tuple[int, ...] = ()
     """Delays after this rank has left the first, second, ... barrier of pkb.symm inside the call."""
     pause_line: int | None = None
-    """Line of the candidate's Python to be delayed before, in order of first visits and modulo their number."""
+    """Line of the candidate's Python to be delayed before; see `LinePauses.call`."""
     pause_us: int = 0
-    """How long; 0 only counts the lines."""
+    """How long; 0 only notes the lines."""
     pause_on_device: bool = False
     """Delay this rank's kernels there, not its host."""
     occupy_us: int = 0

@@ -29,6 +29,7 @@ CASES: list[Case] = [
         ("M3", "stale_buffer", "barriers"),
         ("M4", "flag_not_reset", "flags"),
         ("M4", "epoch", "flags"),
+        ("M6", "relaxed_flag", "flags"),
         ("M14", "in_place", "in_place"),
     )
 ]

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+import math
+from itertools import count, pairwise
 
 import pytest
 import torch
 
 from pkb.judging.check import Truth
 from pkb.judging.config import JudgeConfig
-from pkb.judging.race_rounds import KnownResults, RaceRound, budget_s, race_rounds
+from pkb.judging.race_rounds import (
+    MIN_PAUSED_ROUNDS,
+    NUM_ROUNDS,
+    KnownResults,
+    RaceRound,
+    budget_s,
+    race_rounds,
+    rounds_within,
+)
 from pkb.judging.schedule import TrialPlan, make_schedule
 from pkb.launch import wire
 from pkb.launch.plan import CallsAnswer
@@ -26,7 +35,7 @@ def truth_of(size: str = "tiny", secret: bytes = SECRET) -> Truth:
 
 
 def rounds_of(*, size: str = "tiny", secret: bytes = SECRET) -> tuple[RaceRound, ...]:
-    return race_rounds(truth_of(size, secret))
+    return tuple(race_rounds(truth_of(size, secret)))
 
 
 def answer_of(value: float, *, mutated: bool = False) -> wire.Message:
@@ -81,6 +90,31 @@ def test_large_sizes_are_left_to_the_trials() -> None:
 @pytest.mark.parametrize(("trials_s", "budget"), [(0.0, 0.1), (2.0, 0.5), (60.0, 1.0)])
 def test_budget_follows_the_trials_within_limits(trials_s: float, budget: float) -> None:
     assert budget_s(trials_s) == budget
+
+
+def test_three_paused_rounds_are_made_on_however_slow_a_machine() -> None:
+    seconds = count(0, 1000)
+    made = list(rounds_within(truth_of(), 0.0, clock=lambda: float(next(seconds))))
+    assert sum(race.paused for race in made) == MIN_PAUSED_ROUNDS == 3
+    assert made == list(rounds_of())[: len(made)]
+
+
+def test_a_budget_is_used_up_and_an_endless_one_makes_all_rounds() -> None:
+    seconds = count(0, 1)
+    made = list(rounds_within(truth_of(), 6.0, clock=lambda: float(next(seconds))))
+    assert sum(race.paused for race in made) > MIN_PAUSED_ROUNDS and len(made) < NUM_ROUNDS
+    assert len(list(rounds_within(truth_of(), math.inf))) == NUM_ROUNDS
+
+
+def test_a_free_round_comes_first_and_pauses_outlast_the_calls_that_it_has_timed() -> None:
+    free, paused = rounds_of()[:2]
+    assert not free.paused and paused.paused
+    for call_us, least_us, most_us in ((10.0, 500, 1250), (3000.0, 3000, 7500), (1e6, 8000, 20000)):
+        plans = [plan for command in paused.fitted(call_us).commands for plan in command.calls]
+        pauses = [plan.pause_us for plan in plans if plan.pause_us]
+        assert pauses and least_us <= min(pauses) and max(pauses) <= most_us
+        assert {plan.occupy_us for plan in plans} == {0, most_us}
+    assert free.fitted(3000.0) == free
 
 
 def test_results_are_known_by_draw_rank_and_bits() -> None:
