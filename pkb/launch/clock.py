@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from typing import Any, Protocol
 
@@ -84,6 +85,7 @@ class CudaStream:
         self._begin: Any = torch.cuda.Event(enable_timing=True)
         self._end: Any = torch.cuda.Event(enable_timing=True)
         self._evicting: torch.Tensor | None = None
+        self._driver = ctypes.CDLL("libcuda.so.1")
 
     def delay(self, microseconds: int) -> None:
         """Enqueue a kernel that spins."""
@@ -107,9 +109,11 @@ class CudaStream:
         torch.cuda.synchronize()
 
     def evict(self) -> None:
-        """Write to more memory than the L2 cache holds."""
+        """Write to more memory than the L2 cache holds, once no line of it is set aside to persist."""
         if self._evicting is None:
             self._evicting = torch.empty(self._EVICTING_BYTES, dtype=torch.uint8, device="cuda")
+        # Its status tells nothing new: a GPU without persisting lines has none, and a broken context fails below.
+        self._driver.cuCtxResetPersistingL2Cache()
         self._evicting.zero_()
 
     def start(self) -> None:
