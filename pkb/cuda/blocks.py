@@ -30,6 +30,10 @@ class Side(NamedTuple):
         run = prod(part_shape[dim:])
         return Side(run=run, stride=world_size * run, step=run)
 
+    def layout(self, element_bytes: int, unit_bytes: int) -> ctypes.Array[ctypes.c_int64]:
+        """The argument for a `Layout` parameter (blocks.cuh), in units that divide all three."""
+        return (ctypes.c_int64 * 3)(*(count * element_bytes // unit_bytes for count in self))
+
 
 class BlockMover:
     """A solution's kernel `NAME<Unit>(peers, in, out, block_units, source, target, rank, world_size)` and its buffers.
@@ -79,15 +83,9 @@ class BlockMover:
             source,
             out,
             block_units,
-            _layout(num_bytes[:3], unit_bytes),
-            _layout(num_bytes[3:], unit_bytes),
+            *(side.layout(size, unit_bytes) for side in sides),
             space.rank,
             space.world_size,
             grid=grid_blocks(block_units, tensor.device),
             block=EXCHANGE_THREADS,
         )
-
-
-def _layout(side_bytes: Sequence[int], unit_bytes: int) -> ctypes.Array[ctypes.c_int64]:
-    """The argument for a `Layout` parameter (blocks.cuh)."""
-    return (ctypes.c_int64 * 3)(*(count // unit_bytes for count in side_bytes))
